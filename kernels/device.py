@@ -1,0 +1,58 @@
+"""How the CUDA kernels are compiled and launched: grids, streams and device memory in one place.
+
+Every kernel guards its index and strides over the grid, so any grid is right; blocks have THREADS threads, and no work
+launches no kernel. Arrays are cupy's or numba's. A kernel runs on the stream of its arrays: cupy's current one, else
+the default one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+THREADS = 256  # per block: enough to fill an SM, few enough for 255 registers a thread
+MAX_BLOCKS = 2048  # about 16 blocks on each of 132 SMs; more work strides
+
+
+def cuda_kernel(signature: str) -> Callable[[Callable], Any]:
+    """Return a decorator that compiles a CUDA kernel on first launch, for the types it is launched with.
+
+    `signature`, in which V stands for float32 and float64, is what the tests compile to PTX without a GPU.
+    """
+
+    def decorate(function: Callable) -> Any:
+        kernel = cuda.jit(function)
+        kernel.tested_signatures = [signature.replace("V", value) for value in ("float32", "float64")]
+        return kernel
+
+    return decorate
+
+
+def launch(kernel: Any, work: int, *arguments: Any) -> None:
+    """Launch `kernel` for `work` items; the first argument is a device array and names the stream. Local."""
+    if work > 0:
+        blocks = min(-(-work // THREADS), MAX_BLOCKS)
+        kernel[blocks, THREADS, _stream(arguments[0])](*arguments)
+
+
+def new_array(like: Any, shape: int | tuple[int, ...], dtype: Any = np.int64) -> Any:
+    """Return an uninitialised device array of the kind of `like`. Local."""
+    cupy = _cupy_of(like)
+    if cupy is not None:
+        return cupy.empty(shape, dtype)
+    return cuda.device_array(shape, dtype)
+
+
+def _cupy_of(array: Any) -> Any:
+    cupy = sys.modules.get("cupy")
+    return cupy if cupy is not None and isinstance(array, cupy.ndarray) else None
+
+
+def _stream(array: Any) -> Any:
+    cupy = _cupy_of(array)
+    pointer = cupy.cuda.get_current_stream().ptr if cupy is not None else 0
+    return cuda.external_stream(pointer) if pointer else cuda.default_stream()

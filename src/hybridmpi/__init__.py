@@ -1,0 +1,46 @@
+"""hybridmpi: trains models whose parameters are partly dense and partly sparse, over MPI.
+
+The public names load on first use, so that `import hybridmpi` costs next to nothing and chooses MPI's thread level
+before MPI is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hybridmpi import autograd, checkpoint, data, models, nn, optim
+    from hybridmpi.training.trainer import Trainer
+    from hybridmpi.world import World, run
+
+# public name -> module; a name that is a module itself maps to None.
+_PUBLIC = {
+    "Trainer": "hybridmpi.training.trainer",
+    "World": "hybridmpi.world",
+    "autograd": None,
+    "checkpoint": None,
+    "data": None,
+    "errors": None,
+    "models": None,
+    "nn": None,
+    "optim": None,
+    "run": "hybridmpi.world",
+}
+
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'hybridmpi' has no attribute {name!r}; it has {', '.join(__all__)}")
+    module = _PUBLIC[name]
+    value = importlib.import_module(f"hybridmpi.{name}") if module is None else getattr(
+        importlib.import_module(module), name
+    )  # fmt: skip
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,53 @@
+"""All random numbers of training, as a function of (seed, step, rank, purpose) and nothing else.
+
+A generator is never carried from one step to the next: each use makes a new one whose key says what it is for. So a run
+that resumes from a checkpoint needs no generator state, and what ranks must draw alike ("shared") they do draw alike,
+whatever their number.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hybridmpi.errors import UsageError
+
+
+@dataclass
+class _Step:
+    """Where training stands, and how often each purpose has drawn in this step."""
+
+    seed: int
+    step: int
+    rank: int
+    uses: dict[tuple[str, bool], int] = field(default_factory=dict)
+
+
+_current: _Step | None = None
+
+
+def begin_step(seed: int, step: int, rank: int) -> None:
+    """Say which step's numbers `generator` gives from now on. Local; once a step, on every compute rank."""
+    global _current
+    if min(seed, step, rank) < 0:
+        raise UsageError(f"draws: seed {seed}, step {step} and rank {rank} must not be negative")
+    _current = _Step(seed, step, rank)
+
+
+def generator(purpose: str, shared: bool = False) -> np.random.Generator:
+    """Return a fresh generator keyed by seed, step, rank, purpose and the number of this call within the step. Local.
+
+    shared: leave the rank out, so that every rank that makes the same calls in this step draws the same numbers.
+    Raises UsageError before the first begin_step.
+    """
+    if _current is None:
+        raise UsageError(
+            f"draws: random numbers for '{purpose}' outside a step: call draws.begin_step(seed, step, rank)"
+        )
+    use = _current.uses.get((purpose, shared), 0)
+    _current.uses[purpose, shared] = use + 1
+    who = 0 if shared else _current.rank + 1
+    key = [_current.seed, _current.step, who, zlib.crc32(purpose.encode()), use]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))

@@ -1,0 +1,30 @@
+"""Rows of a table inside the graph: the rows that were pulled are a source, lookups index into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridmpi import kernels
+from hybridmpi.arrays import namespace
+from hybridmpi.autograd.tensor import Backward, Tensor, record
+
+
+def pulled_rows(values: Any, deliver: Backward) -> Tensor:
+    """Return pulled rows [u, dim] as a tensor whose gradient [u, dim] goes to `deliver`, at most once. Local."""
+    return record(values, (), deliver, source=True)
+
+
+def gather_rows(rows: Tensor, positions: Any) -> Tensor:
+    """Return rows[positions], shape [*positions.shape, dim], for int64 positions in [0, len(rows)). Local.
+
+    Backward sums the gradients of a row that is named several times, in the order of the positions.
+    """
+    dim = rows.shape[1]
+    flat = positions.reshape(-1)
+
+    def backward(gradient: Any) -> None:
+        sums = namespace(gradient).zeros(rows.shape, rows.dtype)
+        kernels.scatter_add(sums, flat, namespace(gradient).ascontiguousarray(gradient).reshape(len(flat), dim))
+        rows.accumulate(sums)
+
+    return record(kernels.gather(rows.data, flat).reshape(*positions.shape, dim), (rows,), backward)

@@ -1,0 +1,55 @@
+"""Operations that only move elements: reshape, transpose, concatenate, index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hybridmpi.arrays import namespace
+from hybridmpi.autograd.tensor import Tensor, record
+
+_BASIC = (int, slice, type(None), type(Ellipsis))
+
+
+def reshape(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
+    """Return x in another shape, a view where the memory layout allows. Local."""
+    wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+    return record(x.data.reshape(wanted), (x,), lambda gradient: x.accumulate(gradient.reshape(x.shape)))
+
+
+def transpose(x: Tensor, *axes: int) -> Tensor:
+    """Return x with its axes in the order `axes` (none given: reversed), a view. Local."""
+    order = axes or tuple(reversed(range(x.data.ndim)))
+    back = tuple(order.index(axis) for axis in range(len(order)))
+    return record(x.data.transpose(order), (x,), lambda gradient: x.accumulate(gradient.transpose(back)))
+
+
+def concatenate(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Return the tensors joined along `axis`. Local."""
+
+    def backward(gradient: Any) -> None:
+        first = 0
+        for part in parts:
+            last = first + part.shape[axis]
+            if part.requires_grad:
+                where = [slice(None)] * gradient.ndim
+                where[axis] = slice(first, last)
+                part.accumulate(gradient[tuple(where)])
+            first = last
+
+    return record(namespace(parts[0].data).concatenate([part.data for part in parts], axis=axis), parts, backward)
+
+
+def index(x: Tensor, where: Any) -> Tensor:
+    """Return x[where]: slices, integers or integer arrays; gradients of repeated elements are summed. Local."""
+
+    def backward(gradient: Any) -> None:
+        xp = namespace(x.data)
+        whole = xp.zeros(x.shape, x.dtype)
+        if all(isinstance(part, _BASIC) for part in (where if isinstance(where, tuple) else (where,))):
+            whole[where] = gradient  # names no element twice
+        else:
+            xp.add.at(whole, where, gradient)
+        x.accumulate(whole)
+
+    return record(x.data[where], (x,), backward)

@@ -1,0 +1,36 @@
+"""Cross entropy over all classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridmpi.arrays import namespace
+from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.errors import UsageError
+
+
+def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
+    """Return the mean over examples of -log softmax(logits)[target]; 0 for no examples. Local.
+
+    logits [n, classes]; targets int [n] in [0, classes), else UsageError.
+    """
+    xp = namespace(logits.data)
+    if logits.data.ndim != 2 or targets.shape != logits.shape[:1]:
+        raise UsageError(f"cross_entropy of logits {logits.shape} and targets {targets.shape}: expected [n, c] and [n]")
+    count, classes = logits.shape
+    if count and not (int(targets.min()) >= 0 and int(targets.max()) < classes):
+        raise UsageError(f"cross_entropy: targets span {targets.min()} to {targets.max()}, outside [0, {classes})")
+    examples = xp.arange(count)
+    shifted = logits.data - logits.data.max(axis=1, keepdims=True)
+    true = shifted[examples, targets]
+    exponentials = xp.exp(shifted, out=shifted)
+    totals = exponentials.sum(axis=1)
+    loss = (xp.log(totals) - true).sum() / logits.dtype.type(max(count, 1))
+
+    def backward(gradient: Any) -> None:
+        weight = gradient / max(count, 1)
+        result = exponentials * (weight / totals)[:, None]
+        result[examples, targets] -= weight
+        logits.accumulate(result)
+
+    return record(loss, (logits,), backward)

@@ -1,0 +1,89 @@
+"""The `hybridmpi` command: finds the subcommand, loads only its module, and turns errors into text and exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib import import_module
+
+from hybridmpi.errors import HybridMPIError, UsageError
+
+COMMANDS = {
+    "launch": ("hybridmpi.cli.launch", "start a command on several ranks, here or on other hosts"),
+    "train": ("hybridmpi.cli.train", "train the model of a job file"),
+    "inspect": ("hybridmpi.cli.inspect", "show and verify a checkpoint"),
+    "bench": ("hybridmpi.cli.bench", "measure one piece of the system"),
+}
+"""name: (module, one line of help). A module has `add_arguments(parser)` and `run(options) -> exit status`."""
+
+USAGE = """usage: hybridmpi COMMAND ...
+
+Train models whose parameters are partly dense and partly sparse over MPI.
+
+commands:
+{commands}
+
+options:
+  -h, --help   show this help; 'hybridmpi COMMAND --help' shows that of a command
+  --version    show the version
+
+Exit status: 0 done, 1 failure, 2 wrong usage or job file, 75 stopped by a signal after a checkpoint.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a `hybridmpi` command line (default: sys.argv) and return its exit status. Local.
+
+    An error of hybridmpi is printed and becomes its exit status in a process of its own. On one rank of several it goes
+    on up, so that the hook of the world ends all ranks.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        return _run(arguments)
+    except HybridMPIError as error:
+        if _is_one_of_several():
+            raise
+        print(f"hybridmpi: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        lines = "\n".join(f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items())
+        print(USAGE.format(commands=lines), end="", file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"hybridmpi {version('hybridmpi')}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise UsageError(f"no command '{name}': {nearest(name, COMMANDS)}")
+    module_name, text = COMMANDS[name]
+    module = import_module(module_name)
+    parser = argparse.ArgumentParser(prog=f"hybridmpi {name}", description=text[0].upper() + text[1:] + ".")
+    module.add_arguments(parser)
+    status = module.run(parser.parse_args(rest))
+    sys.stdout.flush()
+    return status
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean 'x'?", or the list of what is known where nothing is like `name`. Local."""
+    known = list(known)
+    if close := get_close_matches(name, known, n=1, cutoff=0.6):
+        return f"did you mean '{close[0]}'?"
+    return f"expected one of {', '.join(known)}"
+
+
+def _is_one_of_several() -> bool:
+    """Return whether MPI runs in this process with more than one rank, without loading it."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1

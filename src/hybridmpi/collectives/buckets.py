@@ -1,0 +1,62 @@
+"""Buckets: all dense parameters and their gradients as slices of few flat buffers, so that nothing is copied before an
+all-reduce (swCaffe's packing)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+# A parameter starts at a multiple of this many elements: its view is aligned for SIMD whatever came before it.
+ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Where a parameter lies in its bucket: elements [start, stop) of the flat buffer, read as `shape`."""
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def stop(self) -> int:
+        return self.start + int(np.prod(self.shape, dtype=np.int64))
+
+
+class Bucket:
+    """One flat buffer of values and one of gradients, with a view of each per parameter. Local."""
+
+    def __init__(self, dtype: np.dtype, slices: list[Slice]) -> None:
+        self.dtype, self.slices = dtype, slices
+        length = -(-slices[-1].stop // ALIGNMENT) * ALIGNMENT if slices else 0
+        self.values = np.zeros(length, dtype)
+        self.gradients = np.zeros(length, dtype)
+
+    def view(self, flat: np.ndarray, part: Slice) -> np.ndarray:
+        """Return the parameter's part of `flat`, a buffer of this bucket's layout, in the parameter's shape."""
+        return flat[part.start : part.stop].reshape(part.shape)
+
+
+def layout(shapes: Iterable[tuple[str, tuple[int, ...], np.dtype]], bucket_bytes: int) -> list[Bucket]:
+    """Return the buckets for (name, shape, dtype) of all dense parameters. Local.
+
+    Deterministic: parameters sorted by name, one dtype per bucket, a new bucket when `bucket_bytes` would be
+    exceeded; a parameter larger than that has a bucket of its own. The same on every rank, so the order of every sum is.
+    """
+    by_dtype: dict[np.dtype, list[tuple[str, tuple[int, ...]]]] = {}
+    for name, shape, dtype in sorted(shapes, key=lambda item: item[0]):
+        by_dtype.setdefault(np.dtype(dtype), []).append((name, tuple(shape)))
+    buckets = []
+    for dtype in sorted(by_dtype, key=lambda d: d.name):
+        slices: list[Slice] = []
+        for name, shape in by_dtype[dtype]:
+            start = -(-slices[-1].stop // ALIGNMENT) * ALIGNMENT if slices else 0
+            part = Slice(name, start, shape)
+            if slices and part.stop * dtype.itemsize > bucket_bytes:
+                buckets.append(Bucket(dtype, slices))
+                slices, part = [], Slice(name, 0, shape)
+            slices.append(part)
+        buckets.append(Bucket(dtype, slices))
+    return buckets

@@ -1,0 +1,182 @@
+"""A corpus: the words of a text as ids, split into a training and a held-out part, with its vocabulary."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hybridmpi.data import cache, python_source
+from hybridmpi.data.vocabulary import Provisional, Vocabulary, build
+from hybridmpi.errors import DataError, UsageError
+
+STANDARD_LIBRARY = "stdlib"
+END_OF_LINE = "<eol>"
+FORMAT = 1
+"""Part of every cache key: raise it whenever tokens, split or vocabulary would come out differently."""
+BLOCK = 1 << 23
+"""Bytes of a text file that are split into words at a time: bounds the memory that the strings take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """`train` int32 [n] and `held_out` int32 [m], ids of `vocabulary`; `description` is JSON-able: where it is from."""
+
+    train: np.ndarray
+    held_out: np.ndarray
+    vocabulary: Vocabulary
+    description: dict[str, object]
+
+    def __str__(self) -> str:
+        origin = ", ".join(f"{name} {value}" for name, value in self.description.items())
+        unknown = self.vocabulary.counts[self.vocabulary.unknown] / max(1, len(self.train))
+        return (
+            f"{origin}; {len(self.train):,} training and {len(self.held_out):,} held-out words, "
+            f"vocabulary of {len(self.vocabulary):,} ({unknown:.1%} of the training words are unknown)"
+        )
+
+
+def load(source: str, vocabulary_limit: int, held_out: float, cache_dir: Path | None = None) -> Corpus:
+    """Return the corpus of `source`, from the cache where it has been made before. Local.
+
+    `source`: "stdlib" (the source code of Python's standard library, tokenised; held out are whole files, chosen by a
+    hash of their names) or the path of a UTF-8 text file (words are what white space separates, `<eol>` ends a line;
+    held out is the last part). `vocabulary_limit`: words kept, `<unk>` among them; the vocabulary is that of the
+    training part. `held_out`: share in [0, 1). `cache_dir`: default $XDG_CACHE_HOME/hybridmpi. The result is a function
+    of the arguments and of the files read: every run, rank count and machine with those files gets the same ids.
+    Raises UsageError for wrong arguments; DataError for a source that is missing, empty or no text.
+    """
+    if not 0 <= held_out < 1:
+        raise UsageError(f"a held-out share of {held_out}: expected at least 0 and below 1, such as 0.02")
+    if vocabulary_limit < 2:
+        raise UsageError(f"a vocabulary limit of {vocabulary_limit}: expected at least 2, one word and <unk>")
+    maker = _StandardLibrary(held_out) if source == STANDARD_LIBRARY else _TextFile(source, held_out)
+    folder = cache.default_folder() if cache_dir is None else Path(cache_dir)
+    path = cache.path(folder, [FORMAT, *maker.identity(), vocabulary_limit, held_out])
+    if (stored := cache.read(path)) is not None:
+        arrays, texts = stored
+        vocabulary = Vocabulary(texts["words"], arrays["counts"])
+        return Corpus(arrays["train"], arrays["held_out"], vocabulary, texts["description"])
+
+    corpus = _make(maker, vocabulary_limit)
+    arrays = {"train": corpus.train, "held_out": corpus.held_out, "counts": corpus.vocabulary.counts}
+    texts = {"words": corpus.vocabulary.words, "description": corpus.description}
+    try:
+        cache.write(path, arrays, texts)
+    except OSError as error:
+        warnings.warn(
+            f"the corpus could not be kept in {path}: {error}; it will be made again next time. Name a folder that can "
+            "be written to as data.cache",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return corpus
+
+
+def _make(maker: _StandardLibrary | _TextFile, limit: int) -> Corpus:
+    """Return the corpus that `maker` reads: encode by first occurrence, count, then number by falling count."""
+    provisional = Provisional()
+    train, held_out = maker.read(provisional)
+    counts = np.bincount(train, minlength=len(provisional))
+    vocabulary, mapping = build(provisional, counts, limit)
+    return Corpus(mapping[train], mapping[held_out], vocabulary, maker.description())
+
+
+class _StandardLibrary:
+    """Reads the source files of Python's standard library."""
+
+    def __init__(self, held_out: float) -> None:
+        self.files = python_source.standard_library()
+        if not self.files:
+            raise DataError("this Python has no .py files of its standard library: name a text file as data.source")
+        self.parts = python_source.split(self.files, held_out)
+        self.skipped = 0
+
+    def identity(self) -> list[object]:
+        return [STANDARD_LIBRARY, platform.python_version(), [(f.name, f.size, f.modified) for f in self.files]]
+
+    def description(self) -> dict[str, object]:
+        return {
+            "source": f"standard library of Python {platform.python_version()}",
+            "files": len(self.files) - self.skipped,
+            "files skipped": self.skipped,
+        }
+
+    def read(self, provisional: Provisional) -> tuple[np.ndarray, np.ndarray]:
+        """Return the provisional ids of both parts, the training part first: `build` breaks ties in that order."""
+        train, held_out = (
+            np.concatenate([np.empty(0, np.int32), *self._encode(part, provisional)]) for part in self.parts
+        )
+        if len(train) == 0:
+            raise DataError(f"none of the {len(self.files)} files of the standard library could be tokenised")
+        return train, held_out
+
+    def _encode(self, files: list[python_source.SourceFile], provisional: Provisional) -> Iterator[np.ndarray]:
+        for file in files:
+            try:
+                words = python_source.read(file.path)
+            except (python_source.NotPythonError, OSError):  # the library tests its own parser on broken files
+                self.skipped += 1
+                continue
+            yield provisional.encode(words)
+
+
+class _TextFile:
+    """Reads a UTF-8 text file."""
+
+    def __init__(self, source: str, held_out: float) -> None:
+        self.path, self.share = Path(source), held_out
+        if not source or not self.path.exists():
+            raise DataError(
+                f"data source '{source}': no such file in {Path.cwd()}; expected the path of a text file or "
+                f"'{STANDARD_LIBRARY}'"
+            )
+        if not self.path.is_file():
+            raise DataError(f"data source '{source}' is a directory or a device: expected one text file")
+        self.status = self.path.stat()
+        if self.status.st_size == 0:
+            raise DataError(f"data source '{source}' is empty: expected a text file with words")
+
+    def identity(self) -> list[object]:
+        return ["text", str(self.path.resolve()), self.status.st_size, self.status.st_mtime_ns]
+
+    def description(self) -> dict[str, object]:
+        return {"source": str(self.path), "bytes": self.status.st_size}
+
+    def read(self, provisional: Provisional) -> tuple[np.ndarray, np.ndarray]:
+        """Return the provisional ids of both parts: the cut is at a word, `held_out` of all words from the end."""
+        try:
+            parts = [provisional.encode(text.replace("\n", f" {END_OF_LINE} ").split()) for text in self._blocks()]
+        except OSError as error:
+            raise DataError(f"data source '{self.path}' cannot be read: {error.strerror}") from error
+        ids = np.concatenate(parts)
+        if set(provisional) <= {"<unk>", END_OF_LINE}:
+            raise DataError(f"data source '{self.path}' has no words: its {self.status.st_size} bytes are white space")
+        cut = len(ids) - round(len(ids) * self.share)
+        return ids[:cut], ids[cut:]
+
+    def _blocks(self) -> Iterator[str]:
+        """Yield the text in blocks of whole lines, without the byte-order mark, with a newline at the very end."""
+        offset = 0
+        with self.path.open("rb") as file:
+            while data := file.read(BLOCK):
+                data += file.readline()
+                if (zero := data.find(b"\0")) >= 0:
+                    raise DataError(
+                        f"data source '{self.path}' is binary: a zero byte at offset {offset + zero}; "
+                        "expected UTF-8 text"
+                    )
+                try:
+                    text = data.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"data source '{self.path}' is not UTF-8: byte 0x{data[error.start]:02x} at offset "
+                        f"{offset + error.start}; convert it first, for example by iconv -t UTF-8"
+                    ) from error
+                text = text.removeprefix("\ufeff") if offset == 0 else text
+                offset += len(data)
+                yield text if text.endswith("\n") else text + "\n"

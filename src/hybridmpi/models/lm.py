@@ -1,0 +1,177 @@
+"""A language model whose step touches few rows of large tables (Jozefowicz et al. 2016, arXiv 1602.02410)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from hybridmpi import autograd
+from hybridmpi.autograd import Tensor, draws, no_grad
+from hybridmpi.autograd.sampled_softmax import shift_by_maximum
+from hybridmpi.errors import UsageError
+from hybridmpi.nn import LSTM, Dropout, Embedding, LogUniform, Module, sampled_softmax
+from hybridmpi.nn.lstm import State
+
+EVALUATED_STEPS = 64  # words of a stream that the LSTM sees at once in evaluation: bounds its memory
+EVALUATED_ROWS = 2048  # rows of the output table pulled at once in evaluation
+EVALUATED_WORDS = 128  # words scored at once against them: 1 MiB of logits, which stay in the cache
+
+
+class TextBatch(Protocol):
+    """A window of text: `inputs` int [b, T], `targets` the words that follow; `new_epoch`: the streams start anew."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    new_epoch: bool
+
+
+class LanguageModel(Module):
+    """Embedding, one LSTM with projection, softmax over an output table.
+
+    Three tables: `embedding` and `output` [vocab, width], `bias` [vocab, 1].
+    softmax: "sampled" trains on `samples` log-uniform candidates a step, the same on all ranks; "full" on the whole
+    vocabulary. Word ids are sorted by falling frequency. The LSTM state is carried from batch to batch (truncated
+    back-propagation), one row for each stream; a batch with `new_epoch` starts from zeros.
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        width: int = 128,
+        hidden: int = 256,
+        samples: int = 1024,
+        dropout: float = 0.0,
+        softmax: str = "sampled",
+        dtype: Any = np.float32,
+    ) -> None:
+        if softmax not in ("sampled", "full"):
+            raise UsageError(f"LanguageModel: softmax {softmax!r}: expected 'sampled' or 'full'")
+        self.embedding = Embedding(vocab, width, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.lstm = LSTM(width, hidden, projection=width, dtype=dtype)
+        self.output = Embedding(vocab, width, dtype=dtype)
+        self.bias = Embedding(vocab, 1, init=("constant", 0.0), dtype=dtype)
+        self.sampler = LogUniform(vocab, samples) if softmax == "sampled" else None
+        self._state: State | None = None
+        self._evaluation_state: State | None = None
+
+    def loss(self, batch: TextBatch) -> Tensor:
+        """Return the mean negative log likelihood of the batch's words and carry the state on. Local; pulls rows.
+
+        Raises UsageError for an empty batch or another number of streams than the carried state has, SparseIndexError
+        for a word outside the vocabulary.
+        """
+        if not batch.inputs.size:
+            raise UsageError(
+                f"LanguageModel.loss: empty batch {batch.inputs.shape}: a rank without words must not call it"
+            )
+        state = _state_for(batch, self._state)
+        hidden, self._state = self._hidden(batch.inputs, state)
+        targets = batch.targets.T.reshape(-1)  # time first, as hidden
+        if self.sampler is None:
+            everything = np.arange(self.output.rows)
+            rows, bias = self.output.rows_of(everything), self.bias.rows_of(everything)
+            return autograd.sampled_softmax(hidden, rows, bias, self.output.check(targets), None)
+        candidates = self.sampler.draw(draws.generator("candidates", shared=True))
+        return sampled_softmax(hidden, targets, candidates, self.output, self.bias, self.sampler)
+
+    def evaluate(self, batch: TextBatch) -> tuple[float, int]:
+        """Return the sum of negative log likelihoods, in double precision, and the number of words. Local; pulls rows.
+
+        By the full softmax. The output table is streamed by blocks of rows, once per call: pass long batches.
+        Evaluation has a state of its own, carried from call to call; eval() starts it from zeros. Raises UsageError in
+        training mode.
+        """
+        if self.training:
+            raise UsageError("LanguageModel.evaluate in training mode: call eval() before and train() after")
+        if not batch.inputs.size:
+            return 0.0, 0
+        with no_grad():
+            state, parts = _state_for(batch, self._evaluation_state), []
+            for first in range(0, batch.inputs.shape[1], EVALUATED_STEPS):
+                hidden, state = self._hidden(batch.inputs[:, first : first + EVALUATED_STEPS], state)
+                parts.append(hidden.data)
+            self._evaluation_state = state
+            targets = batch.targets.T.reshape(-1)
+            return self._negative_log_likelihood(np.concatenate(parts), targets), len(targets)
+
+    def train(self, training: bool = True) -> Self:
+        """Go back to training, or begin an evaluation, whose carried state is zero; that of training stays. Local."""
+        self._evaluation_state = None
+        return super().train(training)
+
+    def state_arrays(self) -> dict[str, Any]:
+        """Return the carried state: "h" [streams, width], "c" [streams, hidden]; no rows at the start. Local."""
+        h, c = self._state or (
+            np.empty((0, self.lstm.outputs), self.output.dtype),
+            np.empty((0, self.lstm.hidden), self.output.dtype),
+        )
+        return {"h": h, "c": c}
+
+    def set_state_arrays(self, arrays: dict[str, Any]) -> None:
+        """Carry on from what state_arrays returned. Local. Raises UsageError for other names or widths."""
+        widths = {"h": self.lstm.outputs, "c": self.lstm.hidden}
+        found = {name: array.shape[1] for name, array in arrays.items() if array.ndim == 2}
+        if found != widths or len(arrays["h"]) != len(arrays["c"]):
+            shapes = {name: array.shape for name, array in arrays.items()}
+            raise UsageError(f"LanguageModel.set_state_arrays: got {shapes}; expected streams x {widths}")
+        self._state = (arrays["h"], arrays["c"]) if len(arrays["h"]) else None
+
+    def reset_state(self) -> None:
+        """Start the streams of training from zeros. Local."""
+        self._state = None
+
+    def _hidden(self, words: Any, state: State | None) -> tuple[Tensor, State]:
+        """Return the LSTM's outputs for words [b, T], time first: [T * b, width], and its last state."""
+        if self.training and self.dropout.rate:
+            # Each occurrence of a word has a mask of its own: rows cannot be shared. Time first, as the LSTM wants it.
+            outputs, state = self.lstm(self.dropout(self.embedding(words.T)).transpose(1, 0, 2), state)
+        else:
+            distinct, positions = self.embedding.distinct(words)
+            outputs, state = self.lstm(self.embedding.rows_of(distinct), state, positions)
+        hidden = outputs.transpose(1, 0, 2).reshape(-1, self.lstm.outputs)  # a view: no copy
+        return self.dropout(hidden), state
+
+    def _negative_log_likelihood(self, hidden: np.ndarray, targets: np.ndarray) -> float:
+        """Return the sum over words of log(sum over rows of exp(logit)) - logit of the target.
+
+        No table is ever whole here: the sums run over blocks of rows, relative to the largest logit so far, and are
+        rescaled when it grows.
+        """
+        count = len(targets)
+        distinct, positions = self.output.distinct(targets)
+        rows, bias = self.output.rows_of(distinct).data, self.bias.rows_of(distinct).data
+        true = np.concatenate([
+            np.einsum("nd,nd->n", hidden[words], rows[positions[words]]) + bias[positions[words], 0]
+            for words in _slices(count, EVALUATED_WORDS)
+        ])  # fmt: skip
+        largest, totals, no_hits = true.copy(), np.zeros(count), np.full(EVALUATED_WORDS, -1)
+        for block in _slices(self.output.rows, EVALUATED_ROWS):
+            ids = np.arange(block.start, block.stop)
+            rows, bias = self.output.rows_of(ids).data, self.bias.rows_of(ids).data[:, 0]
+            ones = np.ones(len(ids), rows.dtype)
+            for words in _slices(count, EVALUATED_WORDS):
+                logits, before = rows @ hidden[words].T, largest[words].copy()
+                shift_by_maximum(logits, bias, before, no_hits[: len(before)])
+                largest[words] -= before  # now what the maximum so far lies below the new one: 0 or less
+                totals[words] *= np.exp(before)
+                totals[words] += ones @ np.exp(logits, out=logits)
+        return float((np.log(totals) + largest - true).sum())
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    """Return slices of at most `size` that cover `count` elements."""
+    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def _state_for(batch: TextBatch, state: State | None) -> State | None:
+    """Return the state a batch starts from; UsageError if it has another number of streams."""
+    if state is None or batch.new_epoch:
+        return None
+    if len(state[0]) != len(batch.inputs):
+        raise UsageError(
+            f"LanguageModel: a batch of {len(batch.inputs)} streams after one of {len(state[0])}: the carried state "
+            "belongs to streams; call reset_state() where they change"
+        )
+    return state

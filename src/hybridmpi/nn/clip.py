@@ -1,0 +1,30 @@
+"""Clipping by the global norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from hybridmpi.autograd import Parameter
+from hybridmpi.errors import UsageError
+
+
+def clip_global_norm(gradients: Iterable[Parameter | Any], limit: float) -> float:
+    """Scale all gradients in place so that their joint Euclidean norm is at most `limit`; return the norm before.
+    Local.
+
+    gradients: parameters (their grad; those without one are left out) or arrays, such as the flat buffers that hold the
+    gradients of many parameters. Where the norm is not finite nothing is scaled: the caller decides. Pascanu et al.
+    2013.
+    """
+    if not limit > 0:
+        raise UsageError(f"clip_global_norm: limit {limit} must be above 0")
+    arrays = [item.grad if isinstance(item, Parameter) else item for item in gradients]
+    arrays = [array for array in arrays if array is not None]
+    # A dot product per array is one pass at the speed of memory; the few partial sums are added in double precision.
+    norm = math.sqrt(sum(float(array.reshape(-1).dot(array.reshape(-1))) for array in arrays))
+    if norm > limit and math.isfinite(norm):
+        for array in arrays:
+            array *= array.dtype.type(limit / norm)
+    return norm

@@ -1,0 +1,27 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridmpi import autograd
+from hybridmpi.arrays import namespace
+from hybridmpi.autograd import Tensor, draws
+from hybridmpi.errors import UsageError
+from hybridmpi.nn.module import Module
+
+
+class Dropout(Module):
+    """In training, zero each element with probability `rate` and scale the others by 1 / (1 - rate)."""
+
+    def __init__(self, rate: float) -> None:
+        if not 0 <= rate < 1:
+            raise UsageError(f"Dropout: rate {rate} is outside [0, 1)")
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x with dropout, or x itself in evaluation or at rate 0. Local; draws for "dropout"."""
+        if not self.training or not self.rate:
+            return x
+        uniform = draws.generator("dropout").random(x.shape, np.float32)
+        return autograd.dropout(x, self.rate, namespace(x.data).asarray(uniform))

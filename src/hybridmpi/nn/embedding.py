@@ -1,0 +1,113 @@
+"""Embedding: a table, that is, a parameter of which each step needs and changes only some rows."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from hybridmpi import kernels
+from hybridmpi.arrays import namespace
+from hybridmpi.autograd import Tensor, gather_rows, is_recording, pulled_rows
+from hybridmpi.autograd.initial import Initial, check_initial
+from hybridmpi.errors import UsageError
+from hybridmpi.nn.module import Module
+from hybridmpi.sparse.rows import SparseRows, check_ids
+
+
+class Store(Protocol):
+    """What serves the rows of one table."""
+
+    rows: int
+    dim: int
+    dtype: np.dtype
+    name: str
+
+    def pull(self, ids: np.ndarray) -> Any:
+        """Return the rows of sorted, distinct int64 ids [u] as [u, dim], valid until the end of the step."""
+
+
+class Embedding(Module):
+    """A table of `rows` x `dim`, of which each step needs and changes only some rows.
+
+    It holds no values: `store`, which the Trainer attaches, serves the rows that a step asks for, and `take_gradient`
+    says what the step's backward wants of them.
+
+    init: what the store draws the rows from: ("uniform", low, high), ("normal", mean, deviation), ("constant", value).
+    reduction: how the ranks' gradients combine: "mean" or "sum".
+    """
+
+    is_table = True
+
+    def __init__(
+        self,
+        rows: int,
+        dim: int,
+        init: Initial = ("uniform", -0.1, 0.1),
+        reduction: str = "mean",
+        dtype: Any = np.float32,
+    ) -> None:
+        if rows < 0 or dim < 1:
+            raise UsageError(f"Embedding: {rows} rows of {dim}: expected rows >= 0 and dim >= 1")
+        if reduction not in ("mean", "sum"):
+            raise UsageError(f"Embedding: reduction {reduction!r}: expected 'mean' or 'sum'")
+        check_initial(init, f"an Embedding of {rows} x {dim}")
+        self.rows, self.dim, self.init, self.reduction = rows, dim, init, reduction
+        self.dtype = np.dtype(dtype)
+        self.store: Store | None = None
+        self._gradients: list[tuple[Any, Any]] = []
+
+    def forward(self, ids: Any) -> Tensor:
+        """Return the rows of `ids`, integers of any shape: a tensor [*ids.shape, dim]. Local; pulls from the store.
+
+        Raises SparseIndexError for an id outside [0, rows), UsageError without a store.
+        """
+        distinct, positions = self.distinct(ids)
+        return gather_rows(self.rows_of(distinct), positions)
+
+    def distinct(self, ids: Any) -> tuple[Any, Any]:
+        """Return the distinct ids, sorted int64 [u], and where each of `ids` is among them, int64 of ids.shape. Local.
+
+        Raises SparseIndexError for an id outside [0, rows).
+        """
+        distinct, positions = kernels.unique_inverse(self.check(ids).reshape(-1), self.rows)
+        return distinct, positions.reshape(ids.shape)
+
+    def check(self, ids: Any) -> Any:
+        """Return `ids` as int64. Local. Raises SparseIndexError for one outside [0, rows)."""
+        check_ids(ids, self.rows, self._attached().name)
+        return ids.astype(np.int64, copy=False)
+
+    def rows_of(self, distinct: Any) -> Tensor:
+        """Return the rows of sorted, distinct int64 ids [u] as a tensor [u, dim]. Local; pulls from the store.
+
+        For operations that index by themselves. The ids are taken as checked: use `distinct`, or ids known to be right.
+        """
+        values = self._attached().pull(distinct)
+        if not is_recording():
+            return Tensor(values)
+        gradients = self._gradients
+        return pulled_rows(values, lambda gradient: gradients.append((distinct, gradient)))
+
+    def take_gradient(self) -> SparseRows:
+        """Return the gradient of all rows pulled since the last call, each id once, and forget it. Local; once a step.
+
+        No rows [0, dim] if backward reached none. The values may be memory that a tensor shares: do not write to them.
+        """
+        gradients = self._gradients[:]
+        self._gradients.clear()
+        if not gradients:
+            return SparseRows.empty(self.rows, self.dim, self.dtype)
+        if len(gradients) == 1:
+            return SparseRows(*gradients[0], self.rows)
+        xp = namespace(gradients[0][1])
+        ids, values = (xp.concatenate(parts) for parts in zip(*gradients, strict=True))
+        return SparseRows(*kernels.aggregate(ids, values, self.rows), self.rows)
+
+    def _attached(self) -> Store:
+        if self.store is None:
+            raise UsageError(
+                f"an Embedding of {self.rows} x {self.dim} is used without a store: tables have values only once a "
+                "Trainer has attached them (hybridmpi.Trainer(world, model, ...)), or set embedding.store"
+            )
+        return self.store

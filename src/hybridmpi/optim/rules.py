@@ -1,0 +1,149 @@
+"""The optimisers: frozen settings, the state arrays they need, and their dense and row updates.
+
+Row updates are *lazy*: a row that no gradient touches keeps its value and its state; nothing decays, however many steps
+pass. On a table whose rows are all touched, both forms give the same bits. A row update runs once for each unique row,
+after duplicates were summed, since Adagrad and Adam are not linear in the gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hybridmpi import kernels
+from hybridmpi.arrays import namespace
+from hybridmpi.errors import UsageError
+
+State = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What all optimisers share. Every field is a finite real number; `rate` is above 0."""
+
+    name: ClassVar[str]
+    slots: ClassVar[tuple[str, ...]] = ()  # the names of the state arrays
+    bounds: ClassVar[dict[str, str]] = {}  # a field's allowed range, where it is not (0, inf)
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            allowed = self.bounds.get(field.name, "(0, inf)")
+            if not _is_within(value, allowed):
+                raise UsageError(f"optimiser {self.name}: {field.name} is {value!r}, expected a number in {allowed}")
+            object.__setattr__(self, field.name, float(value))  # 1 and 1.0 are described, and compared, alike
+
+    def new_state(self, like: np.ndarray) -> State:
+        """Return the state for parameters `like`: one array of its shape, dtype and kind for each slot. Local."""
+        xp = namespace(like)
+        return {slot: xp.zeros_like(like) for slot in self.slots}
+
+    def update_dense(self, values: np.ndarray, gradients: np.ndarray, state: State, step: int) -> None:
+        """Update flat `values` [n] in place by `gradients` [n]; `step` counts from 1. Local."""
+        raise NotImplementedError
+
+    def update_rows(self, table: np.ndarray, state: State, positions: np.ndarray, gradients: np.ndarray,
+                    step: int) -> None:
+        """Update rows `positions` int64[u] of `table` [rows, d] in place by `gradients` [u, d]. Local.
+
+        Positions are unique and in [0, rows); `step` counts from 1. All other rows and their state stay untouched.
+        """
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """Return name and settings as plain values; `from_description` makes the same optimiser of them. Local."""
+        return {"name": self.name, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent: w -= rate g."""
+
+    name = "sgd"
+
+    def update_dense(self, values, gradients, state, step):
+        kernels.sgd_dense(values, gradients, self.rate)
+
+    def update_rows(self, table, state, positions, gradients, step):
+        kernels.sgd_rows(table, positions, gradients, self.rate)
+
+
+@dataclass(frozen=True)
+class Momentum(Optimizer):
+    """Heavy-ball momentum, as in torch.optim.SGD: v = momentum v + g; w -= rate v."""
+
+    name = "momentum"
+    slots = ("velocity",)
+    bounds = {"momentum": "[0, 1)"}
+
+    momentum: float = 0.9
+
+    def update_dense(self, values, gradients, state, step):
+        kernels.momentum_dense(values, state["velocity"], gradients, self.rate, self.momentum)
+
+    def update_rows(self, table, state, positions, gradients, step):
+        kernels.momentum_rows(table, state["velocity"], positions, gradients, self.rate, self.momentum)
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al. 2011), as in torch.optim.Adagrad: a += g^2; w -= rate g / (sqrt(a) + epsilon).
+
+    The accumulator starts at `initial`.
+    """
+
+    name = "adagrad"
+    slots = ("accumulator",)
+    bounds = {"initial": "[0, inf)"}
+
+    initial: float = 0.1
+    epsilon: float = 1e-10
+
+    def new_state(self, like):
+        return {"accumulator": namespace(like).full_like(like, self.initial)}
+
+    def update_dense(self, values, gradients, state, step):
+        kernels.adagrad_dense(values, state["accumulator"], gradients, self.rate, self.epsilon)
+
+    def update_rows(self, table, state, positions, gradients, step):
+        kernels.adagrad_rows(table, state["accumulator"], positions, gradients, self.rate, self.epsilon)
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015), as in torch.optim.Adam: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+    w -= rate m^ / (sqrt(v^) + epsilon), where ^ divides by 1 - beta^step.
+
+    The row form is lazy Adam, as torch.optim.SparseAdam: moments decay only on steps that touch their row.
+    """
+
+    name = "adam"
+    slots = ("first_moment", "second_moment")
+    bounds = {"beta1": "[0, 1)", "beta2": "[0, 1)"}
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def update_dense(self, values, gradients, state, step):
+        kernels.adam_dense(values, state["first_moment"], state["second_moment"], gradients,
+                           self.rate, self.beta1, self.beta2, self.epsilon, step)
+
+    def update_rows(self, table, state, positions, gradients, step):
+        kernels.adam_rows(table, state["first_moment"], state["second_moment"], positions, gradients,
+                          self.rate, self.beta1, self.beta2, self.epsilon, step)
+
+
+def _is_within(value: Any, allowed: str) -> bool:
+    """Return whether `value` is a finite real number in the interval `allowed`, such as "[0, 1)"."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    low, high = (float(end) for end in allowed[1:-1].split(","))
+    above = value >= low if allowed[0] == "[" else value > low
+    below = value <= high if allowed[-1] == "]" else value < high
+    return bool(math.isfinite(value) and above and below)

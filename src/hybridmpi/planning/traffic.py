@@ -1,0 +1,27 @@
+"""How many bytes a step moves, by formula (Parallax, arXiv 1808.02621, table 2; exact, not asymptotic).
+
+`w` is a parameter's bytes, `alpha` the fraction of a table's rows that a rank touches in a step, `p` the ranks of an
+all-reduce. The byte counters of a run equal these exactly; tests hold them against each other.
+"""
+
+from __future__ import annotations
+
+
+def ring_allreduce(w: int, p: int) -> float:
+    """Bytes that a rank sends for a dense parameter of `w` bytes: 2 w (p - 1) / p, on average over the ranks."""
+    return 2 * w * (p - 1) / p
+
+
+def pull_rows(alpha: float, w: int) -> float:
+    """Bytes of row values that a rank receives from the owners: alpha w."""
+    return alpha * w
+
+
+def push_rows(alpha: float, w: int) -> float:
+    """Bytes of row values that a rank sends to the owners: alpha w."""
+    return alpha * w
+
+
+def row_ids(alpha: float, rows: int) -> float:
+    """Bytes of row numbers beside the values, for a push, or for a pull by messages: 8 a row."""
+    return alpha * rows * 8

@@ -1,0 +1,221 @@
+"""Client: how a compute rank pulls rows from their owners and pushes their gradients back.
+
+Three ways to pull, by where the owner is: *shared*: a gather straight from memory on the same node; *message*: the ids
+are Put into the owner's request slot, the owner gathers the rows and Puts them, contiguous, into this rank's reply slot;
+*get*: one indexed Get per owner. Between nodes, message and get are timed at the start and the faster one is used.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import numpy as np
+
+from hybridmpi.errors import UsageError
+from hybridmpi.kernels import gather
+from hybridmpi.sparse.exchange import Exchange, RowMemory
+from hybridmpi.sparse.spec import TableSpec
+from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, pack_push
+from hybridmpi.traffic import Traffic
+from hybridmpi.world import World
+
+Path = Literal["auto", "shared", "message", "get"]
+
+# Rows of the widest table that the calibration reads by either way, and how often; the fastest try of each counts.
+CALIBRATION_ROWS = 1024
+CALIBRATION_TRIES = 5
+
+
+class Client:
+    """The compute rank's side of the exchange. Every method is Local; pulls and pushes wait for owners."""
+
+    def __init__(
+        self,
+        world: World,
+        exchange: Exchange,
+        memory: RowMemory,
+        specs: list[TableSpec],
+        offsets: list[list[int]],
+        path: Path,
+    ) -> None:
+        """`offsets[owner][table]`: where the table's rows start in the owner's row memory, in bytes."""
+        self.world, self.exchange, self.memory, self.specs = world, exchange, memory, specs
+        self.traffic = Traffic()
+        self.pushed = 0
+        self.wait_seconds = 0.0
+        self._index = world.clients.index(world.rank)
+        owners = len(world.owners)
+        self._maps = [spec.map(owners) for spec in specs]
+        self._offsets = offsets
+        self._versions = exchange.watch("version")
+        self._push_taken = exchange.watch("push_taken")
+        self._reply_sent = exchange.watch("reply_sent")
+        self._pushes = np.zeros(owners, np.int64)
+        self._requests = np.zeros(owners, np.int64)
+        self._messages = [np.zeros(exchange.sizes.push, np.uint8) for _ in range(owners)]
+        self._request = np.zeros(exchange.sizes.request, np.uint8)
+        self._shared: dict[tuple[int, int], np.ndarray] = {}
+        self.paths = [self._path_to(rank, path) for rank in world.owners]
+
+    def _path_to(self, rank: int, path: Path) -> str:
+        if self.world.same_node(rank) and path in ("auto", "shared"):
+            return "shared"
+        if path == "shared":
+            raise UsageError(
+                f"rows are to be pulled from shared memory, but rank {rank} is on another node than rank "
+                f"{self.world.rank}: use path='auto'"
+            )
+        return "message" if path == "auto" else path
+
+    def calibrate(self) -> None:
+        """Time both ways to the owners on other nodes and keep the faster one for each. Local."""
+        table = max(range(len(self.specs)), key=lambda t: self.specs[t].row_bytes, default=None)
+        if table is None:
+            return
+        spec = self.specs[table]
+        for owner, way in enumerate(self.paths):
+            count = self._maps[table].range_of(owner)[2]
+            if way == "shared" or count == 0:
+                continue
+            local = np.unique(np.linspace(0, count - 1, min(CALIBRATION_ROWS, count)).astype(np.int64))
+            out = np.empty((len(local), spec.dim), spec.dtype)
+            fastest = {}
+            for name in ("message", "get"):
+                times = []
+                for _ in range(CALIBRATION_TRIES):
+                    started = time.perf_counter()
+                    self._fetch(name, owner, table, local, out)
+                    times.append(time.perf_counter() - started)
+                fastest[name] = min(times)
+            self.paths[owner] = min(fastest, key=fastest.get)
+
+    # -- pull ------------------------------------------------------------------------------------------------------
+
+    def wait_for_version(self) -> None:
+        """Wait until every owner has applied all that this rank has pushed. Local."""
+        if self._versions.min() >= self.pushed:
+            return
+        started = time.perf_counter()
+        self.world.wait_until(lambda: self._versions.min() >= self.pushed)
+        self.wait_seconds += time.perf_counter() - started
+
+    def pull(self, table: int, ids: np.ndarray) -> np.ndarray:
+        """Return the rows `ids` (unique, sorted, checked) of a table, [n, dim], as they are after the last push."""
+        self.wait_for_version()
+        spec = self.specs[table]
+        out = np.empty((len(ids), spec.dim), spec.dtype)
+        later = []
+        for owner, (where, local) in enumerate(self._maps[table].split(ids)):
+            if len(local) == 0:
+                continue
+            same_node = self.world.same_node(self.world.owners[owner])
+            self.traffic.add("pull_rows", len(local) * spec.row_bytes, same_node)
+            whole = isinstance(where, slice)
+            rows = out[where] if whole else np.empty((len(local), spec.dim), spec.dtype)
+            if self.paths[owner] == "message":
+                later.append((owner, local, where, rows))
+                continue
+            self._fetch(self.paths[owner], owner, table, local, rows)
+            if not whole:
+                out[where] = rows
+        if later:
+            self._ask(table, [(owner, local, rows) for owner, local, _, rows in later])
+            for _, _, where, rows in later:
+                if not isinstance(where, slice):
+                    out[where] = rows
+        return out
+
+    def _fetch(self, way: str, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
+        """Read rows `local` of one owner into `out` [n, dim]."""
+        if way == "shared":
+            gather(self._rows_on_node(owner, table), local, out=out)
+        elif way == "get":
+            spec = self.specs[table]
+            rank = self.world.owners[owner]
+            self.memory.get_rows(out, rank, self._offsets[owner][table], spec.row_bytes, local)
+        else:
+            self._ask(table, [(owner, local, out)])
+
+    def _rows_on_node(self, owner: int, table: int) -> np.ndarray:
+        """Return an owner's rows of a table, [n, dim], as they lie in the node's shared memory."""
+        key = owner, table
+        if key not in self._shared:
+            spec, start = self.specs[table], self._offsets[owner][table]
+            count = self._maps[table].range_of(owner)[2]
+            memory = self.memory.of(self.world.owners[owner])[start : start + count * spec.row_bytes]
+            self._shared[key] = memory.view(spec.dtype).reshape(count, spec.dim)
+        return self._shared[key]
+
+    def _ask(self, table: int, wanted: list[tuple[int, np.ndarray, np.ndarray]]) -> None:
+        """Pull by request and reply from several owners at once: (owner, local ids [n], out [n, dim]) each.
+
+        A request and its reply fit into their slots; longer lists go in rounds, all owners at work in each.
+        """
+        spec, sizes = self.specs[table], self.exchange.sizes
+        most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // spec.row_bytes)
+        start = 0
+        while wanted:
+            for owner, local, _ in wanted:
+                self._send_request(owner, table, local[start : start + most])
+            for owner, _, out in wanted:
+                self.world.wait_until(lambda owner=owner: self._reply_sent[owner] == self._requests[owner])
+                self.exchange.see()
+                part = out[start : start + most]
+                part[...] = self.exchange.slot("reply", owner)[: part.nbytes].view(out.dtype).reshape(part.shape)
+            start += most
+            wanted = [entry for entry in wanted if len(entry[1]) > start]
+
+    def _send_request(self, owner: int, table: int, local: np.ndarray) -> None:
+        target = self.world.owners[owner]
+        size = REQUEST_HEADER_BYTES + local.nbytes
+        words = self._request[:size].view(np.int64)
+        words[0], words[1] = table, len(local)
+        words[2:] = local
+        self.exchange.put("request", self._index, target, self._request[:size])
+        self.exchange.flush(target)
+        self._requests[owner] += 1
+        self.exchange.count("request_sent", self._index, target, int(self._requests[owner]))
+        same_node = self.world.same_node(target)
+        self.traffic.add("pull_ids", local.nbytes, same_node)
+        self.traffic.add("control", REQUEST_HEADER_BYTES, same_node)
+
+    # -- push ------------------------------------------------------------------------------------------------------
+
+    def push(self, gradients: list[tuple[int, np.ndarray, np.ndarray]], weight: float) -> None:
+        """Send the step's row gradients, (table, ids [n] unique and sorted, values [n, dim]), and this rank's weight.
+
+        Every client pushes every step, if only to say that it has nothing: an owner applies a step when it has heard
+        everybody. One message per owner, in rounds if it is larger than a slot.
+        """
+        world, exchange = self.world, self.exchange
+        # A model may push without having pulled: an owner has one step open at a time.
+        self.wait_for_version()
+        pending: dict[int, list[Outgoing]] = {owner: [] for owner in range(len(world.owners))}
+        for table, ids, values in gradients:
+            values = np.ascontiguousarray(values, self.specs[table].dtype)
+            for owner, (where, local) in enumerate(self._maps[table].split(ids)):
+                if len(local):
+                    pending[owner].append(Outgoing(table, local, where, values))
+        while pending:
+            ready = [owner for owner in pending if self._push_taken[owner] == self._pushes[owner]]
+            if not ready:
+                world.wait_until(lambda: any(self._push_taken[o] == self._pushes[o] for o in pending))
+                continue
+            for owner in ready:
+                message, target = self._messages[owner], world.owners[owner]
+                size, done, sent = pack_push(message, self.pushed, weight, pending[owner])
+                exchange.put("push", self._index, target, message[:size])
+                for category, count in (
+                    ("control", sent.control),
+                    ("push_ids", sent.ids),
+                    ("push_rows", sent.rows),
+                ):
+                    self.traffic.add(category, count, world.same_node(target))
+                if done:
+                    del pending[owner]
+            for owner in ready:
+                exchange.flush(world.owners[owner])
+                self._pushes[owner] += 1
+                exchange.count("push_sent", self._index, world.owners[owner], int(self._pushes[owner]))
+        self.pushed += 1

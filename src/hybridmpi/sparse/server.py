@@ -1,0 +1,142 @@
+"""Server: what an owner of rows does. It takes pushes, answers requests, applies a step once every client has pushed.
+
+The same object serves on a rank of its own (`serve`, in service.py) and inside a compute rank, where every wait of that
+rank calls `progress`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybridmpi.kernels import gather
+from hybridmpi.sparse.exchange import Exchange
+from hybridmpi.sparse.shard import Shard
+from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, read_push
+from hybridmpi.world import World
+
+# Rows are loaded in slabs of so many bytes: memory stays bounded beside the shard itself.
+LOAD_BYTES = 64 << 20
+
+
+class Server:
+    """Serves the shards of this rank. Local: it only looks at this rank's memory and puts into others'."""
+
+    def __init__(self, world: World, exchange: Exchange, shards: list[Shard]) -> None:
+        self.world, self.exchange, self.shards = world, exchange, shards
+        self.index = world.owners.index(world.rank)
+        self.applied = 0
+        self.busy_seconds = 0.0
+        self._shapes = [(shard.spec.dim, shard.spec.dtype) for shard in shards]
+        clients = len(world.clients)
+        self._push_sent = exchange.watch("push_sent")
+        self._request_sent = exchange.watch("request_sent")
+        self._push_taken = np.zeros(clients, np.int64)
+        self._request_taken = np.zeros(clients, np.int64)
+        self._replies = np.zeros(clients, np.int64)
+        self._weights: dict[int, float] = {}
+        self._reply = np.empty(exchange.sizes.reply, np.uint8)
+
+    def publish(self) -> None:
+        """Tell every client which step the rows now hold. Local."""
+        for rank in self.world.clients:
+            self.exchange.count("version", self.index, rank, self.applied)
+
+    def progress(self) -> bool:
+        """Do all that can be done now, without waiting; return whether there was anything. Local."""
+        pushed = self._push_sent != self._push_taken
+        asked = self._request_sent != self._request_taken
+        if not (pushed.any() or asked.any()):
+            return False
+        started = time.perf_counter()
+        self.exchange.see()
+        for client in np.flatnonzero(asked):
+            self._answer(int(client))
+        for client in np.flatnonzero(pushed):
+            self._take_push(int(client))
+        if len(self._weights) == len(self.world.clients):
+            self._apply()
+        self.busy_seconds += time.perf_counter() - started
+        return True
+
+    def _take_push(self, client: int) -> None:
+        """Copy one round of a client's push out of its slot and give the slot back."""
+        header, pieces = read_push(self.exchange.slot("push", client), self._shapes)
+        if client in self._weights or header.step != self.applied:
+            raise AssertionError(
+                f"server {self.index}: client {client} pushed step {header.step} while step {self.applied} is open"
+            )
+        for table, ids, values in pieces:
+            self.shards[table].staging.add(client, ids, values)
+        if header.last:
+            self._weights[client] = header.weight
+        self._push_taken[client] += 1
+        self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
+
+    def _apply(self) -> None:
+        """Apply the step that everybody has pushed."""
+        for shard in self.shards:
+            shard.apply(self._weights, self.applied + 1)
+        self._weights.clear()
+        self.applied += 1
+        self.publish()
+
+    def _answer(self, client: int) -> None:
+        """Gather the rows that a client asked for and put them, contiguous, into its reply slot."""
+        request = self.exchange.slot("request", client)
+        table, rows = request[:REQUEST_HEADER_BYTES].view(np.int64).tolist()
+        shard = self.shards[table]
+        local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
+        size = rows * shard.spec.row_bytes
+        out = self._reply[:size].view(shard.spec.dtype).reshape(rows, shard.spec.dim)
+        gather(shard.values, local, out=out)
+        target = self.world.clients[client]
+        self.exchange.put("reply", self.index, target, self._reply[:size])
+        self.exchange.flush(target)
+        self._request_taken[client] += 1
+        self._replies[client] += 1
+        self.exchange.count("reply_sent", self.index, target, int(self._replies[client]))
+
+    def wait_for(self, applied: int) -> None:
+        """Serve until `applied` steps are applied. Local."""
+        self.world.wait_until(lambda: self.applied >= applied)
+
+    def perform(self, command: str, arguments: dict[str, Any]) -> Any:
+        """Carry out a command of compute rank 0. Local."""
+        function: Callable[..., Any] = getattr(self, f"command_{command}")
+        return function(**arguments)
+
+    def command_statistics(self) -> dict[str, Any]:
+        """Return the seconds this server worked and the rows it holds."""
+        return {"busy_seconds": self.busy_seconds, "rows": [shard.count for shard in self.shards]}
+
+    def command_save(self, directory: str) -> Any:
+        """Write this owner's shards into a checkpoint directory; return the record of the file."""
+        from hybridmpi.checkpoint import TableShard, write_server
+
+        tables = [
+            TableShard(s.spec.name, s.spec.rows, s.spec.dim, s.spec.partition, s.first, s.stride, s.values, s.state)
+            for s in self.shards
+        ]
+        return write_server(Path(directory), self.index, len(self.world.owners), tables)
+
+    def command_load(self, directory: str, applied: int) -> None:
+        """Read this owner's rows from a checkpoint, whatever partition wrote it, and continue from `applied` steps."""
+        from hybridmpi.checkpoint import Checkpoint
+
+        saved = Checkpoint.open(directory)
+        for shard in self.shards:
+            slab = max(1, LOAD_BYTES // shard.spec.row_bytes)
+            for start in range(0, shard.count, slab):
+                rows = slice(start, min(start + slab, shard.count))
+                first = shard.first + start * shard.stride
+                values, state = saved.read_rows(shard.spec.name, first, shard.stride, rows.stop - rows.start)
+                shard.values[rows] = values
+                for slot, array in state.items():
+                    shard.state[slot][rows] = array
+        self.applied = applied
+        self.publish()

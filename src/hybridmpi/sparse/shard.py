@@ -1,0 +1,108 @@
+"""Shard: the rows of one table that one owner holds, with their optimiser state and the gradients of the step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridmpi import kernels
+from hybridmpi.errors import UsageError
+from hybridmpi.sparse.spec import TableSpec
+
+
+def initialise(values: np.ndarray, spec: TableSpec, first: int, stride: int) -> None:
+    """Fill `values` [n, dim] with the initial values of global rows first + i * stride. Local.
+
+    Counter-based: a row's values depend on the seed, the table's name and its number only.
+    """
+    kind, *arguments = spec.initial
+    if kind == "constant":
+        values.fill(*arguments)
+    elif kind == "uniform":
+        kernels.uniform_rows(values, first, stride, spec.initial_seed(), *arguments)
+    elif kind == "normal":
+        kernels.normal_rows(values, first, stride, spec.initial_seed(), *arguments)
+    else:
+        raise UsageError(
+            f"table '{spec.name}': initial values {spec.initial!r}: expected ('uniform', low, high), "
+            "('normal', mean, deviation) or ('constant', value)"
+        )
+
+
+class Staging:
+    """Row gradients that arrived for one table in this step, from all clients, in one growing buffer. Local."""
+
+    def __init__(self, dim: int, dtype: np.dtype) -> None:
+        self.ids = np.empty(0, np.int64)
+        self.values = np.empty((0, dim), dtype)
+        self.used = 0
+        self.pieces: list[tuple[int, int, int]] = []
+
+    def add(self, client: int, ids: np.ndarray, values: np.ndarray) -> None:
+        """Copy a client's rows in."""
+        start, stop = self.used, self.used + len(ids)
+        if stop > len(self.ids):
+            capacity = max(stop, 2 * len(self.ids))
+            self.ids, old_ids = np.empty(capacity, np.int64), self.ids
+            self.values, old_values = np.empty((capacity, values.shape[1]), self.values.dtype), self.values
+            self.ids[:start], self.values[:start] = old_ids[:start], old_values[:start]
+        self.ids[start:stop], self.values[start:stop] = ids, values
+        self.pieces.append((client, start, stop))
+        self.used = stop
+
+    def in_rank_order(self, scale_of: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (places, scale): all staged rows ordered by client, whatever order they arrived in, and what each
+        client's rows are multiplied by (indexed by place)."""
+        scale = np.empty(self.used, self.values.dtype)
+        order = []
+        for client, start, stop in sorted(self.pieces):
+            scale[start:stop] = scale_of[client]
+            order.append(np.arange(start, stop))
+        places = np.concatenate(order) if order else np.empty(0, np.int64)
+        return places, scale
+
+    def clear(self) -> None:
+        """Forget the step's rows; the buffer stays."""
+        self.used = 0
+        self.pieces.clear()
+
+
+class Shard:
+    """One owner's rows of a table: `values` [n, dim] (shared with its node), `state` (private), and the row update."""
+
+    def __init__(self, spec: TableSpec, owner: int, owners: int, memory: np.ndarray) -> None:
+        """`memory`: the bytes that hold the values, n * dim * itemsize of them."""
+        self.spec = spec
+        self.first, self.stride, self.count = spec.map(owners).range_of(owner)
+        self.values = memory.view(spec.dtype).reshape(self.count, spec.dim)
+        initialise(self.values, spec, self.first, self.stride)
+        self.state: dict[str, np.ndarray] = spec.optimizer.new_state(self.values)
+        self.staging = Staging(spec.dim, spec.dtype)
+        self._sums = np.empty((0, spec.dim), spec.dtype)
+
+    def apply(self, weights: dict[int, float], step: int) -> int:
+        """Sum the staged rows in rank order, update every touched row once, return how many there were. Local.
+
+        `weights[client]`: its examples in this step; a mean weights by them, a sum does not. `step` counts from 1.
+        """
+        staging = self.staging
+        if staging.used == 0:
+            return 0
+        total = sum(weights.values())
+        if self.spec.reduction == "sum":
+            scale_of = dict.fromkeys(weights, 1.0)
+        else:
+            scale_of = {client: weight / total if total else 0.0 for client, weight in weights.items()}
+        places, scale = staging.in_rank_order(scale_of)
+        ids = staging.ids[places]
+        order = kernels.argsort_ids(ids, self.count)
+        ordered = ids[order]
+        firsts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        rows = ordered[firsts]
+        starts = np.append(firsts, len(ordered))
+        if len(rows) > len(self._sums):
+            self._sums = np.empty((2 * len(rows), self.spec.dim), self.spec.dtype)
+        sums = self._sums[: len(rows)]
+        kernels.segment_sum(staging.values[: staging.used], places[order], starts, sums, scale)
+        self.spec.optimizer.update_rows(self.values, self.state, rows, sums, step)
+        staging.clear()
+        return len(rows)

@@ -1,0 +1,53 @@
+"""TableSpec: all that a server must know to hold a table."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hybridmpi.errors import UsageError
+from hybridmpi.sparse.partition import Kind, Partition
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table of `rows` x `dim` values of `dtype`, its initial values, its partition, and how its rows are updated.
+
+    `initial`: ("uniform", low, high), ("normal", mean, deviation) or ("constant", value); the value of a row depends on seed,
+    table name and row only, never on the number of servers. `reduction`: "mean" weights every rank's gradient by its
+    examples, "sum" adds them. `optimizer`: a row optimiser of hybridmpi.optim.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    dtype: np.dtype
+    initial: tuple[Any, ...]
+    reduction: Literal["mean", "sum"]
+    partition: Kind
+    optimizer: Any
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 0 or self.dim < 1:
+            raise UsageError(
+                f"table '{self.name}': {self.rows} x {self.dim} is no shape: expected rows >= 0 and dim >= 1"
+            )
+        if self.dtype not in (np.dtype("f4"), np.dtype("f8")):
+            raise UsageError(f"table '{self.name}': dtype {self.dtype} is not supported: expected float32 or float64")
+
+    def map(self, owners: int) -> Partition:
+        """Return the partition map over `owners`. Local."""
+        return Partition(self.rows, owners, self.partition)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row's values."""
+        return self.dim * self.dtype.itemsize
+
+    def initial_seed(self) -> int:
+        """Return the seed of this table's initial values: the common seed and the name, so tables differ. Local."""
+        return (self.seed << 32) ^ zlib.crc32(self.name.encode())

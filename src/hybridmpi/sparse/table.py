@@ -1,0 +1,26 @@
+"""Table: a sparse parameter as a compute rank sees it, the store behind an Embedding."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from hybridmpi.sparse.client import Client
+from hybridmpi.sparse.spec import TableSpec
+
+
+class Table:
+    """One table of a service: its shape, and its rows on request. Local; a pull waits for the owners."""
+
+    def __init__(self, client: Client, number: int, spec: TableSpec) -> None:
+        self.client, self.number, self.spec = client, number, spec
+        self.name, self.rows, self.dim, self.dtype = spec.name, spec.rows, spec.dim, spec.dtype
+        self.pull_seconds = 0.0
+
+    def pull(self, ids: np.ndarray) -> np.ndarray:
+        """Return the rows `ids` (unique, sorted, checked) as [n, dim], as they are after this rank's last push."""
+        started = time.perf_counter()
+        rows = self.client.pull(self.number, ids)
+        self.pull_seconds += time.perf_counter() - started
+        return rows

@@ -1,0 +1,132 @@
+"""What a push and a request look like on the wire.
+
+A push message, int64 words first: [step, last, pieces, weight as float64], then [table, rows] per piece; then, piece
+by piece, the local row numbers (int64) and the row values, each padded to 8 bytes. `last` is 1 in the final round of a
+step. A request is [table, rows], then the local row numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridmpi.kernels import gather
+
+HEADER_BYTES = 32
+PIECE_BYTES = 16
+REQUEST_HEADER_BYTES = 16
+ID_BYTES = 8
+
+
+def _padded(count: int) -> int:
+    return -(-count // 8) * 8
+
+
+def smallest_slot(tables: int, largest_row: int) -> int:
+    """Return the bytes that any slot must have: a header, a piece per table, one row of the widest table. Local."""
+    return HEADER_BYTES + PIECE_BYTES * tables + ID_BYTES + _padded(largest_row) + 64
+
+
+@dataclass
+class Outgoing:
+    """Rows of one table on their way to one owner: local numbers [n] there, where they stand in `values` [*, dim]."""
+
+    table: int
+    local: np.ndarray
+    where: slice | np.ndarray
+    values: np.ndarray
+    done: int = 0
+
+    @property
+    def left(self) -> int:
+        return len(self.local) - self.done
+
+    def write(self, rows: int, ids_out: np.ndarray, values_out: np.ndarray) -> None:
+        """Write the next `rows` rows into the message."""
+        first, last = self.done, self.done + rows
+        ids_out[:] = self.local[first:last]
+        if isinstance(self.where, slice):
+            start = self.where.start
+            values_out[:] = self.values[start + first : start + last]
+        else:
+            gather(self.values, self.where[first:last], out=values_out)
+        self.done = last
+
+
+@dataclass
+class PackedSizes:
+    """What a message held, for the byte counters."""
+
+    control: int
+    ids: int
+    rows: int
+
+
+def pack_push(message: np.ndarray, step: int, weight: float, pieces: list[Outgoing]) -> tuple[int, bool, PackedSizes]:
+    """Write as much of `pieces` as fits into `message` (bytes); return (bytes used, whether all is sent, sizes). Local.
+
+    Call it again for the next round until all is sent; with no rows at all there is still one message, which says so.
+    """
+    room = message.size - HEADER_BYTES
+    plan: list[tuple[Outgoing, int]] = []
+    for piece in pieces:
+        row = piece.values.shape[1] * piece.values.itemsize
+        # 8 bytes of slack for the padding of the values.
+        rows = min(piece.left, (room - PIECE_BYTES - 8) // (ID_BYTES + row))
+        if rows <= 0:
+            continue
+        plan.append((piece, rows))
+        room -= PIECE_BYTES + rows * ID_BYTES + _padded(rows * row)
+    words = message[: HEADER_BYTES + PIECE_BYTES * len(plan)].view(np.int64)
+    sizes = PackedSizes(words.nbytes, 0, 0)
+    at = words.nbytes
+    for index, (piece, rows) in enumerate(plan):
+        words[4 + 2 * index], words[5 + 2 * index] = piece.table, rows
+        dim, itemsize = piece.values.shape[1], piece.values.itemsize
+        ids_end = at + rows * ID_BYTES
+        values_end = ids_end + rows * dim * itemsize
+        ids_out = message[at:ids_end].view(np.int64)
+        values_out = message[ids_end:values_end].view(piece.values.dtype).reshape(rows, dim)
+        piece.write(rows, ids_out, values_out)
+        sizes.ids += rows * ID_BYTES
+        sizes.rows += rows * dim * itemsize
+        at = _padded(values_end)
+    done = all(piece.left == 0 for piece in pieces)
+    words[0], words[1], words[2] = step, done, len(plan)
+    words[3:4].view(np.float64)[0] = weight
+    return at, done, sizes
+
+
+@dataclass(frozen=True)
+class Header:
+    """The head of a push message."""
+
+    step: int
+    last: bool
+    weight: float
+
+
+def read_push(
+    message: np.ndarray, shapes: list[tuple[int, np.dtype]]
+) -> tuple[Header, Iterator[tuple[int, np.ndarray, np.ndarray]]]:
+    """Return the header of a push message and its pieces as (table, ids [n], values [n, dim]) views. Local.
+
+    `shapes[t]`: (dim, dtype) of table t.
+    """
+    words = message[:HEADER_BYTES].view(np.int64)
+    count = int(words[2])
+    header = Header(int(words[0]), bool(words[1]), float(words[3:4].view(np.float64)[0]))
+
+    def pieces() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        heads = message[HEADER_BYTES : HEADER_BYTES + PIECE_BYTES * count].view(np.int64).reshape(count, 2)
+        at = HEADER_BYTES + PIECE_BYTES * count
+        for table, rows in heads.tolist():
+            dim, dtype = shapes[table]
+            ids_end = at + rows * ID_BYTES
+            values_end = ids_end + rows * dim * dtype.itemsize
+            yield table, message[at:ids_end].view(np.int64), message[ids_end:values_end].view(dtype).reshape(rows, dim)
+            at = _padded(values_end)
+
+    return header, pieces()

@@ -1,0 +1,30 @@
+"""Counters of the bytes that this rank moves, by category."""
+
+from __future__ import annotations
+
+# What a byte can be. Row ids and row values are apart, so that the counters can be held against the formulas.
+CATEGORIES = ("allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "control")
+
+
+class Traffic:
+    """Bytes by category, those that stay on the node and those that cross the network apart. Local.
+
+    Every rank counts what it causes: a compute rank the rows it pulls (whoever moves them) and pushes, and what it
+    sends in all-reduces.
+    """
+
+    def __init__(self) -> None:
+        self.node = dict.fromkeys(CATEGORIES, 0)
+        self.network = dict.fromkeys(CATEGORIES, 0)
+
+    def add(self, category: str, count: int, same_node: bool) -> None:
+        """Count `count` bytes of `category`."""
+        (self.node if same_node else self.network)[category] += count
+
+    def total(self, category: str) -> int:
+        """Return the bytes of a category so far."""
+        return self.node[category] + self.network[category]
+
+    def snapshot(self) -> dict[str, int]:
+        """Return the bytes of all categories so far."""
+        return {category: self.total(category) for category in CATEGORIES}

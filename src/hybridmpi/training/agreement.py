@@ -1,0 +1,46 @@
+"""The one small reduction of a step: what every rank must know before anything is changed.
+
+Bad input, a failed rank, a non-finite gradient, a signal, the end of the data: each is seen by one rank, and all must act
+on it alike. Flags travel beside the data, never by it: a NaN would hide or show depending on who reduces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridmpi.world import World
+
+
+@dataclass
+class Report:
+    """One rank's side of a step; `loss` is the mean over its `weight` examples."""
+
+    weight: float = 0.0
+    loss: float = 0.0
+    failed: bool = False
+    nonfinite: bool = False
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What all ranks now know: sums over the compute ranks; `loss` is the mean over all examples."""
+
+    weight: float
+    loss: float
+    failed: int
+    nonfinite: int
+    stop: int
+
+
+def agree(world: World, report: Report) -> Verdict:
+    """Return the verdict on all compute ranks' reports, the same on each. Collective over compute."""
+    # A non-finite loss must not poison the sum: it is reported by its flag.
+    loss = report.loss * report.weight if np.isfinite(report.loss) else 0.0
+    mine = np.array([report.weight, loss, report.failed, report.nonfinite, report.stop], np.float64)
+    total = np.empty_like(mine)
+    world.wait_all([world.compute.Iallreduce(mine, total)])
+    weight, loss, failed, nonfinite, stop = total.tolist()
+    return Verdict(weight, loss / weight if weight else 0.0, int(failed), int(nonfinite), int(stop))

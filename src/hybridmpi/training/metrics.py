@@ -1,0 +1,65 @@
+"""Metrics: one JSON object a line, written by compute rank 0, readable while the job writes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from hybridmpi.errors import UsageError
+from hybridmpi.training.trainer import StepResult
+
+# A step's line reaches the file within this many seconds.
+FLUSH_SECONDS = 1.0
+
+
+class Metrics:
+    """Appends lines to `path`; an empty path writes nothing. Local, for one rank.
+
+    A line is {"kind": "step", "step", "loss", "examples", "words_per_s", "seconds", "phases": {...}, "bytes": {...}},
+    "evaluation" or "run". Raises UsageError when the file cannot be written.
+    """
+
+    def __init__(self, path: str, append: bool) -> None:
+        self._file = None
+        self._flushed = time.monotonic()
+        if not path:
+            return
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        except OSError as error:
+            raise UsageError(f"metrics file '{path}' cannot be written: {error.strerror}; set metrics.path") from error
+
+    def write(self, kind: str, **values: Any) -> None:
+        """Append one line."""
+        if self._file is None:
+            return
+        self._file.write(json.dumps({"kind": kind, **values}) + "\n")
+        now = time.monotonic()
+        if kind != "step" or now - self._flushed > FLUSH_SECONDS:
+            self._file.flush()
+            self._flushed = now
+
+    def step(self, result: StepResult) -> None:
+        """Append the line of a step; times and bytes are those of the writing rank."""
+        if self._file is None:
+            return
+        self.write(
+            "step",
+            step=result.step,
+            loss=result.loss,
+            examples=result.examples,
+            skipped=result.skipped,
+            words_per_s=round(result.examples / result.total_seconds, 1),
+            seconds=round(result.total_seconds, 6),
+            phases={phase: round(seconds, 6) for phase, seconds in result.seconds.items()},
+            bytes=result.bytes,
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

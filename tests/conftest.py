@@ -1,0 +1,29 @@
+"""Tests import their helpers (launching.py) from this folder. `--ranks N` limits the parallel tests to N ranks."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--ranks", type=int, help="run the parallel tests on this number of ranks only")
+
+
+def pytest_generate_tests(metafunc):
+    marker = metafunc.definition.get_closest_marker("mpi")
+    if marker is not None:
+        only = metafunc.config.getoption("--ranks")
+        metafunc.parametrize("ranks", [only] if only else marker.kwargs["ranks"])
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher_variables(monkeypatch):
+    """A test run may itself be inside a batch job: its variables must not reach the jobs that tests start."""
+    import os
+
+    for name in os.environ:
+        if name.startswith(("SLURM_", "PMI_", "PMIX_", "OMPI_COMM_")):
+            monkeypatch.delenv(name)

@@ -1,0 +1,24 @@
+"""Every module of checks, on one to four ranks: many checks per launch."""
+
+import pytest
+from launching import run_checks
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_world(ranks):
+    run_checks("checks_world", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_collectives(ranks):
+    run_checks("checks_collectives", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_sparse(ranks):
+    run_checks("checks_sparse", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_training(ranks):
+    run_checks("checks_training", ranks)

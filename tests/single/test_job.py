@@ -1,0 +1,122 @@
+"""Job files: defaults, types, ranges, overrides and the text of every refusal."""
+
+import tomllib
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from hybridmpi.errors import UsageError
+from hybridmpi.optim import SGD, Adagrad, Adam
+from hybridmpi.training.job import Job, read_job
+
+EXAMPLE = Path(__file__).parents[2] / "jobs" / "lm.toml"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "job.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_example_shows_every_key_with_its_default():
+    assert read_job(EXAMPLE) == Job()
+    shown = tomllib.loads(EXAMPLE.read_text())
+    for section in fields(Job):
+        if section.name != "optimizer":
+            assert shown[section.name] == asdict(getattr(Job(), section.name))
+    assert all("#" in line for line in EXAMPLE.read_text().splitlines() if "=" in line), "each line says what it does"
+
+
+def test_empty_file_is_the_defaults(write):
+    assert read_job(write("")) == Job()
+
+
+def test_values_are_read(write):
+    job = read_job(write('[training]\nsteps = 7\nclip = 3\nevaluate = 50\n[world]\nservers = 2\npartition = "block"\n'))
+    assert (job.training.steps, job.training.clip, job.training.evaluate) == (7, 3.0, 50)
+    assert isinstance(job.training.clip, float)
+    assert (job.world.servers, job.world.partition) == (2, "block")
+    with pytest.raises(AttributeError):
+        job.training.steps = 8
+
+
+def test_optimizer_is_the_rule(write):
+    assert read_job(write("")).optimizer == Adagrad(rate=0.2)
+    assert read_job(write("[optimizer]\nrate = 0.5")).optimizer == Adagrad(rate=0.5)
+    assert read_job(write("[optimizer]\ninitial = 0.5")).optimizer == Adagrad(rate=0.2, initial=0.5)
+    assert read_job(write('[optimizer]\nkind = "adam"\nrate = 0.1\nbeta1 = 0.8')).optimizer == Adam(rate=0.1, beta1=0.8)
+    assert read_job(EXAMPLE, ["optimizer.kind=sgd"]).optimizer == SGD(rate=0.2)
+
+
+def test_overrides_win_in_order(write):
+    path = write("[training]\nsteps = 7\n")
+    overrides = ["training.steps=8", "training.steps = 9", "data.source=texts/a b.txt", 'model.softmax="full"']
+    job = read_job(path, [*overrides, "world.servers=per-node", "data.cache=", "training.progress=1"])
+    assert (job.training.steps, job.data.source, job.model.softmax) == (9, "texts/a b.txt", "full")
+    assert (job.world.servers, job.data.cache, job.training.progress) == ("per-node", "", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[trainin]\n", r"job\.toml: unknown section \[trainin\]; did you mean 'training'\?"),
+        ("[zzz]\n", r"unknown section \[zzz\]; expected one of model, data, optimizer, training"),
+        ("training = 3\n", r"training is 3 \(a whole number\); expected a section \[training\]"),
+        ("[training]\nstep = 3\n", r"job\.toml: \[training\] step: unknown key; did you mean 'steps'\?"),
+        ("[training]\nvocabulary = 3\n", r"\[training\] vocabulary: unknown key; it belongs to \[data\]"),
+        ("[training]\nzzz = 3\n", r"unknown key; expected one of steps, seed, clip"),
+        ("[training]\nsteps = 3.0\n", r"\[training\] steps = 3.0 \(a fraction\); expected a whole number, at least 0"),
+        ("[training]\nsteps = true\n", r"steps = true \(a truth value\); expected a whole number"),
+        ("[training]\nsteps = -1\n", r"steps = -1 .*at least 0"),
+        ("[model]\ndropout = 1.0\n", r"dropout = 1.0 .*expected a number, at least 0 and below 1"),
+        ("[training]\nclip = nan\n", r"clip = nan .*expected a number"),
+        ("[training]\nclip = inf\n", r"clip = inf .*expected a number"),
+        ("[data]\nsource = 3\n", r"source = 3 \(a whole number\); expected a string in quotes"),
+        ("[data]\nstreams = [1]\n", r"streams = \[1\] \(a list\)"),
+        ('[training]\nnonfinite = "ignore"\n', r'nonfinite = "ignore" \(a string\); expected "stop" or "skip"'),
+        ('[world]\nservers = "two"\n', r'servers = "two" .*expected "per-node" or a whole number, at least 0'),
+        ("[world]\nservers = -2\n", r"servers = -2 "),
+        ('[model]\nkind = "gru"\n', r'kind = "gru" .*expected "lm"'),
+        ('[optimizer]\nkind = "adagrat"\n', r"job\.toml: \[optimizer\] .*'adagrat'.*adagrad"),
+        ("[optimizer]\nmomentum = 0.9\n", r"\[optimizer\] .*momentum"),
+        ("[optimizer]\nrate = -1\n", r"\[optimizer\] .*rate"),
+        ("[training\n", r"job\.toml' is not TOML: .*line 1"),
+        ("[training]\nsteps = 1\nsteps = 2\n", r"is not TOML"),
+    ],
+)
+def test_refusals_name_file_key_and_what_is_known(write, text, message):
+    with pytest.raises(UsageError, match=message):
+        read_job(write(text))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.steps", r"--set training\.steps: expected section\.key=value"),
+        ("steps=3", r"--set steps=3: expected section\.key=value"),
+        ("a.b.c=3", r"expected section\.key=value"),
+        ("trainin.steps=3", r"unknown section 'trainin'; did you mean 'training'"),
+        ("training.step=3", r"--set training\.step: unknown key; did you mean 'steps'"),
+        ("training.steps=ten", r'--set training\.steps = "ten" \(a string\); expected a whole number'),
+        ("training.steps=3\nseed=4", r"--set training\.steps = "),
+        ("optimizer.beta1=3", r"with --set optimizer\.beta1: \[optimizer\] .*beta1"),
+    ],
+)
+def test_refused_overrides(write, override, message):
+    with pytest.raises(UsageError, match=message):
+        read_job(write(""), [override])
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(UsageError, match=r"missing\.toml' cannot be read: No such file"):
+        read_job(tmp_path / "missing.toml")
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        read_job(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'[data]\nsource = "caf\xe9"\n')
+    with pytest.raises(UsageError, match="is not TOML: .*utf-8"):
+        read_job(tmp_path / "latin.toml")

@@ -1,0 +1,121 @@
+"""Layers: names, initial values, modes, shapes; clipping; dropout; the log-uniform sampler."""
+
+import numpy as np
+import pytest
+
+from hybridmpi import nn
+from hybridmpi.autograd import Parameter, Tensor, draws
+from hybridmpi.errors import UsageError
+
+
+class Model(nn.Module):
+    def __init__(self, reverse=False):
+        build = [
+            ("first", lambda: nn.Linear(3, 4)),
+            ("words", lambda: nn.Embedding(5, 3)),
+            ("drop", lambda: nn.Dropout(0.5)),
+        ]
+        for name, make in reversed(build) if reverse else build:
+            setattr(self, name, make())
+        self.layers = [nn.Linear(4, 4, bias=False), (nn.LSTM(4, 2, projection=3), nn.Embedding(2, 1))]
+        self.scale = Parameter((1,), ("normal", 0.0, 1.0), np.float64)
+        self.again = self.first
+
+
+def test_names_are_dotted_sorted_and_each_once():
+    model = Model()
+    assert [name for name, _ in model.named_parameters()] == [
+        "again.bias",
+        "again.weight",
+        "layers.0.weight",
+        "layers.1.0.bias",
+        "layers.1.0.projection",
+        "layers.1.0.weight_h",
+        "layers.1.0.weight_x",
+        "scale",
+    ]
+    assert [name for name, _ in model.named_tables()] == ["layers.1.1", "words"]
+    assert model.parameters()[0] is model.first.bias
+
+
+def test_initial_values_depend_on_seed_and_name_only():
+    one, other, next_seed = Model(), Model(reverse=True), Model()
+    one.initialise(1)
+    other.initialise(1)
+    next_seed.initialise(2)
+    for (name, a), (_, b), (_, c) in zip(*(m.named_parameters() for m in (one, other, next_seed)), strict=True):
+        assert a.name == name
+        assert a.dtype == (np.float64 if name == "scale" else np.float32)
+        np.testing.assert_array_equal(a.data, b.data)
+        assert not np.array_equal(a.data, c.data)
+    weight = one.layers[0].weight.data
+    assert np.abs(weight).max() <= 0.5 and not np.array_equal(weight, one.first.weight.data)
+
+
+def test_a_layer_before_initialise_says_its_name_or_what_to_do():
+    with pytest.raises(UsageError, match=r"initialise\(seed\)"):
+        nn.Linear(3, 4)(Tensor(np.ones((1, 3), np.float32)))
+
+
+def test_linear_and_lstm_shapes_and_dtype():
+    linear, lstm = nn.Linear(3, 4, dtype=np.float64), nn.LSTM(4, 5, dtype=np.float64)
+    linear.initialise(0)
+    lstm.initialise(0)
+    x = linear(Tensor(np.ones((2, 6, 3))))
+    outputs, (h, c) = lstm(x)
+    assert (outputs.shape, h.shape, c.shape, outputs.dtype) == ((2, 6, 5), (2, 5), (2, 5), np.float64)
+    np.testing.assert_allclose(linear(Tensor(np.ones(3)[None])).data[0], linear.weight.data.sum(1) + linear.bias.data)
+    half, state = lstm(Tensor(x.data[:, :3]))
+    rest, _ = lstm(Tensor(x.data[:, 3:]), state)
+    np.testing.assert_allclose(np.concatenate([half.data, rest.data], 1), outputs.data, atol=1e-14)
+
+
+def test_modes_reach_everything_below():
+    model = Model()
+    assert model.drop.training
+    assert model.eval() is model and not model.drop.training and not model.layers[1][0].training
+    assert model.train().drop.training
+
+
+def test_dropout():
+    draws.begin_step(1, 1, 0)
+    layer, x = nn.Dropout(0.25), Tensor(np.ones((200, 50), np.float32))
+    out = layer(x)
+    assert out.dtype == np.float32
+    np.testing.assert_allclose(np.unique(out.data), [0, 4 / 3], rtol=1e-6)
+    assert abs((out.data == 0).mean() - 0.25) < 0.02
+    assert not np.array_equal(layer(x).data, out.data)
+    draws.begin_step(1, 1, 0)
+    np.testing.assert_array_equal(layer(x).data, out.data)
+    assert layer.eval()(x) is x and nn.Dropout(0)(x) is x
+    with pytest.raises(UsageError, match="outside"):
+        nn.Dropout(1.0)
+
+
+def test_clip_global_norm_of_parameters_and_of_flat_arrays():
+    gradients = [np.array([3.0, 0.0], np.float32), np.array([[4.0]], np.float32)]
+    assert nn.clip_global_norm(gradients, 10) == 5
+    np.testing.assert_array_equal(gradients[0], [3, 0])
+    assert nn.clip_global_norm(gradients, 1) == 5
+    np.testing.assert_allclose(np.concatenate([g.ravel() for g in gradients]), [0.6, 0, 0.8])
+    parameter, unwritten = Parameter((2,), ("constant", 1.0)), Parameter((2,), ("constant", 1.0))
+    parameter.initialise(np.random.default_rng(0))
+    (parameter * np.array([6, 8], np.float32)).sum().backward()
+    assert nn.clip_global_norm([parameter, unwritten], 5) == 10
+    np.testing.assert_allclose(parameter.grad, [3, 4])
+    bad = np.array([np.inf, 1])
+    assert nn.clip_global_norm([bad], 1) == np.inf and bad[1] == 1
+    assert nn.clip_global_norm([], 1) == 0
+    with pytest.raises(UsageError, match="above 0"):
+        nn.clip_global_norm([], 0)
+
+
+def test_log_uniform_draws_as_often_as_it_says():
+    sampler, generator = nn.LogUniform(50, 1000), np.random.default_rng(0)
+    drawn = np.concatenate([sampler.draw(generator) for _ in range(200)])
+    assert drawn.dtype == np.int64 and drawn.min() == 0 and drawn.max() == 49
+    expected = np.exp(sampler.log_expected(np.arange(50)))
+    assert expected.sum() == pytest.approx(1000)
+    np.testing.assert_allclose(np.bincount(drawn, minlength=50) / 200, expected, rtol=0.06)
+    with pytest.raises(UsageError, match="at least 1"):
+        nn.LogUniform(0, 5)
