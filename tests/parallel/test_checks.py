@@ -1,4 +1,4 @@
-"""Every module of checks, on one to four ranks: many checks per launch."""
+"""Every module of checks, on one to four ranks (five make 3 compute ranks and 2 servers): many checks per launch."""
 
 import pytest
 from launching import run_checks
@@ -19,6 +19,6 @@ def test_sparse(ranks):
     run_checks("checks_sparse", ranks)
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)

@@ -1,0 +1,173 @@
+"""What all benchmarks share: alternating repetitions, validation by all ranks, rows and the JSON object they end in.
+
+The habit is that of the Parallel Research Kernels (ParRes): state the purpose and the parameters, check the result, and
+report a rate only if it is right.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hybridmpi.errors import HybridMPIError, RemoteError, UsageError
+from hybridmpi.world import World
+
+# A repetition of a fast call repeats it until about this much time has passed, so that the clock and the skew of the
+# ranks at its start do not count.
+FILL_SECONDS = 0.03
+MOST_CALLS = 2000
+
+
+def alternate(
+    world: World, functions: Mapping[str, Callable[[], Any]], repeats: int, fill_seconds: float = FILL_SECONDS
+) -> dict[str, list[float]]:
+    """Return, by name, the seconds of one call in each of `repeats` repetitions. Collective over compute.
+
+    The functions take turns: first, second, ..., first, second, ..., so that whatever else the machine does falls on all
+    of them alike. A repetition is a barrier, then as many calls as fill `fill_seconds` (0: one); its time is that of the
+    slowest rank.
+    """
+    calls = {}
+    for name, function in functions.items():
+        _slowest(world, function, 1)  # compiles, allocates, touches pages
+        once = _slowest(world, function, 1)
+        calls[name] = max(1, min(MOST_CALLS, round(fill_seconds / max(once, 1e-7))))
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            seconds[name].append(_slowest(world, function, calls[name]) / calls[name])
+    return seconds
+
+
+def _slowest(world: World, function: Callable[[], Any], calls: int) -> float:
+    """Call `function` so often on all ranks at once; return the seconds of the slowest rank."""
+    start_together(world)
+    started = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return slowest(world, time.perf_counter() - started)
+
+
+def start_together(world: World) -> None:
+    """Return on all ranks within microseconds. Collective over compute; nobody may owe anybody rows."""
+    world.barrier()  # serves, but its sleeps end up to a millisecond apart
+    world.compute.Barrier()
+
+
+def slowest(world: World, seconds: float) -> float:
+    """Return the largest of all compute ranks' seconds. Collective over compute."""
+    return max(world.gather(seconds))
+
+
+def require(world: World, right: bool, what: str) -> None:
+    """Raise HybridMPIError on all ranks unless `right` holds on every one of them. Collective over compute."""
+    wrong = [rank for rank, fine in world.gather((world.rank, bool(right))) if not fine]
+    if wrong:
+        error = HybridMPIError if world.rank == wrong[0] else RemoteError
+        raise error(f"benchmark result is wrong on rank {', '.join(map(str, wrong))}: {what}; nothing is reported")
+
+
+def row(name: str, samples: Sequence[float], unit: str, **more: Any) -> dict[str, Any]:
+    """Return one row of the results: median, smallest and largest sample; `more` is `bytes` or `n`, `ratio`, details.
+    Local."""
+    size = {key: more.pop(key) for key in ("bytes", "n") if key in more}
+    return {
+        "name": name,
+        **size,
+        "median": significant(statistics.median(samples)),
+        "min": significant(min(samples)),
+        "max": significant(max(samples)),
+        "unit": unit,
+        "repeats": len(samples),
+        **more,
+    }
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return how many times as fast `ours` is by alternating seconds of both: the median over the repetitions. Local."""
+    return significant(statistics.median(b / a for a, b in zip(ours, theirs, strict=True)), 3)
+
+
+def significant(value: float, digits: int = 5) -> float:
+    """Round to a number of significant digits. Local."""
+    return float(f"{value:.{digits}g}")
+
+
+def machine(world: World) -> dict[str, Any]:
+    """Return what a figure depends on beside its parameters: ranks, cores, versions, load. Local."""
+    import numba
+    import numpy
+
+    return {
+        "host": platform.node(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "compute_ranks": len(world.clients),
+        "servers": len(world.servers),
+        "nodes": world.nodes,
+        "mpi": world.mpi.Get_library_version().split("\0")[0].split("\n")[0].split(",")[0].strip(),
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "numba": numba.__version__,
+        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }
+
+
+def report(
+    world: World, bench: str, params: dict[str, Any], results: list[dict[str, Any]], as_json: bool
+) -> None:
+    """Print the results on compute rank 0: a line for each, then, with `as_json`, one object on the last line. Local."""
+    if not world.on_root():
+        return
+    print(f"{bench}: {', '.join(f'{key} {value}' for key, value in params.items())}; "
+          f"{len(world.clients)} compute ranks, {len(world.servers)} servers; every result validated")
+    for result in results:
+        print(as_line(result))
+    if as_json:
+        print(json.dumps({
+            "bench": bench, "params": params, "machine": machine(world), "validated": True, "results": results,
+        }))  # fmt: skip
+
+
+def as_line(result: Mapping[str, Any]) -> str:
+    """Return a row as a line for people. Local."""
+    size = f"{result['bytes']:>13,} B" if "bytes" in result else f"{result['n']:>10,}" if "n" in result else ""
+    parts = [f"{result['name']:<16} {size}  {result['median']:>12,.6g} {result['unit']} "
+             f"({result['min']:,.6g} to {result['max']:,.6g}, {result['repeats']} repeats)"]
+    parts += [f"{value:g} x {name}" for name, value in result.get("ratio", {}).items()]
+    shown = ("name", "bytes", "n", "median", "min", "max", "unit", "repeats", "ratio")
+    for key, value in result.items():
+        if key not in shown:
+            text = ", ".join(f"{k} {v:,}" for k, v in value.items()) if isinstance(value, dict) else f"{value:,}"
+            parts.append(f"{key}: {text}")
+    return "  ".join(parts[:1] + parts[1:2] if len(parts) < 3 else parts)
+
+
+def numbers(text: str) -> list[int]:
+    """Return the comma-separated whole numbers, each at least 1, of an option. Local. Raises UsageError."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise UsageError(f"'{text}': expected whole numbers from 1 up, separated by commas, such as 4096,1048576")
+    return found
+
+
+def at_least(low: int) -> Callable[[str], int]:
+    """Return the argparse type of a whole number from `low` up. Local."""
+
+    def convert(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise ValueError
+        return value
+
+    convert.__name__ = f"whole number from {low} up"
+    return convert
