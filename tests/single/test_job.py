@@ -46,11 +46,11 @@ def test_values_are_read(write):
 
 
 def test_optimizer_is_the_rule(write):
-    assert read_job(write("")).optimizer == Adagrad(rate=0.2)
-    assert read_job(write("[optimizer]\nrate = 0.5")).optimizer == Adagrad(rate=0.5)
-    assert read_job(write("[optimizer]\ninitial = 0.5")).optimizer == Adagrad(rate=0.2, initial=0.5)
+    assert read_job(write("")).optimizer == Adagrad(rate=0.05, initial=1e-5)
+    assert read_job(write("[optimizer]\nrate = 0.5")).optimizer == Adagrad(rate=0.5, initial=1e-5)
+    assert read_job(write("[optimizer]\ninitial = 0.5")).optimizer == Adagrad(rate=0.05, initial=0.5)
     assert read_job(write('[optimizer]\nkind = "adam"\nrate = 0.1\nbeta1 = 0.8')).optimizer == Adam(rate=0.1, beta1=0.8)
-    assert read_job(EXAMPLE, ["optimizer.kind=sgd"]).optimizer == SGD(rate=0.2)
+    assert read_job(EXAMPLE, ["optimizer.kind=sgd"]).optimizer == SGD(rate=0.05)
 
 
 def test_overrides_win_in_order(write):

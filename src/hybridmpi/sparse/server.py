@@ -43,6 +43,8 @@ class Server:
 
     def publish(self) -> None:
         """Tell every client which step the rows now hold. Local."""
+        # The rows first, then the word that they are there, also where memory is weakly ordered.
+        self.exchange.see()
         for rank in self.world.clients:
             self.exchange.count("version", self.index, rank, self.applied)
 

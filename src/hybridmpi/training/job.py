@@ -63,7 +63,7 @@ class TrainingSection:
 
     steps: Annotated[int, Range(0)] = 2000
     seed: Annotated[int, Range(0)] = 1
-    clip: Amount = 0.0
+    clip: Amount = 1.0
     evaluate: Annotated[Literal["quarters"] | int, Range(0)] = "quarters"
     nonfinite: Literal["stop", "skip"] = "stop"
     progress: Amount = 5.0
@@ -99,7 +99,7 @@ class Job:
 
     model: ModelSection = field(default_factory=ModelSection)
     data: DataSection = field(default_factory=DataSection)
-    optimizer: Optimizer = field(default_factory=lambda: Adagrad(rate=0.2))
+    optimizer: Optimizer = field(default_factory=lambda: Adagrad(rate=0.05, initial=1e-5))
     training: TrainingSection = field(default_factory=TrainingSection)
     world: WorldSection = field(default_factory=WorldSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
@@ -170,10 +170,17 @@ def _optimizer(path: str | Path, values: Mapping[str, tuple[Any, str]]) -> Optim
     """Return the optimiser of [optimizer], which checks its own settings; without any, the default one."""
     if not values:
         return Job().optimizer
-    settings = {key: value for key, (value, _) in values.items()}
-    kind = settings.pop("kind", Adagrad.name)
+    kind, place = values.get("kind", (Adagrad.name, ""))
+    # Another kind by --set: what the file says of its own kind, other than the rate, does not concern it.
+    replaced = place.startswith("--set")
+    settings = {
+        key: value
+        for key, (value, place) in values.items()
+        if key != "kind" and (key == "rate" or not replaced or place.startswith("--set"))
+    }
     if kind == Adagrad.name:
-        settings = {"rate": Job().optimizer.rate} | settings
+        default = Job().optimizer
+        settings = {"rate": default.rate, "initial": default.initial} | settings
     try:
         return by_name(kind, **settings)
     except UsageError as error:
