@@ -65,6 +65,8 @@ def _dispatcher(name: str) -> Callable[..., Any]:
 def _cuda_form(name: str, array: Any) -> Callable[..., Any]:
     """Return the CUDA form of kernel `name`; raise TypeError unless `array` lives on a device."""
     if not hasattr(array, "__cuda_array_interface__"):
-        raise TypeError(f"kernel {name}: the first argument is a {type(array).__name__}, expected a numpy array or a "
-                        "CUDA device array; convert it with numpy.asarray")
+        raise TypeError(
+            f"kernel {name}: the first argument is a {type(array).__name__}, expected a numpy array or a "
+            "CUDA device array; convert it with numpy.asarray"
+        )
     return getattr(importlib.import_module(KERNELS[name].cuda), name)

@@ -45,8 +45,10 @@ def normal_rows(out: np.ndarray, first: int, stride: int, seed: int, mean: float
 def check_rows(name: str, out: Any, first: int, stride: int, seed: int) -> None:
     """Raise ValueError for a row below 0 or a seed that is no 64-bit unsigned integer. Local."""
     if min(first, first + max(len(out) - 1, 0) * stride) < 0 or not 0 <= seed < 1 << 64:
-        raise ValueError(f"{name}: {len(out)} rows from {first} with stride {stride} and seed {seed}: "
-                         "expected rows >= 0 and a seed in [0, 2^64)")
+        raise ValueError(
+            f"{name}: {len(out)} rows from {first} with stride {stride} and seed {seed}: "
+            "expected rows >= 0 and a seed in [0, 2^64)"
+        )
 
 
 @cpu_kernel
@@ -73,17 +75,21 @@ def normal_quantile(p):
     q = p - 0.5
     if abs(q) <= 0.425:
         r = 0.180625 - q * q
-        return q * ((((59.109374720 * r + 159.29113202) * r + 50.434271938) * r + 3.3871327179)
-                    / (((67.187563600 * r + 78.757757664) * r + 17.895169469) * r + 1.0))
+        return q * (
+            (((59.109374720 * r + 159.29113202) * r + 50.434271938) * r + 3.3871327179)
+            / (((67.187563600 * r + 78.757757664) * r + 17.895169469) * r + 1.0)
+        )
     r = math.sqrt(-math.log(min(p, 1.0 - p)))
     if r <= 5.0:
         r -= 1.6
-        tail = ((((0.17023821103 * r + 1.3067284816) * r + 2.7568153900) * r + 1.4234372777)
-                / ((0.12021132975 * r + 0.73700164250) * r + 1.0))
+        tail = (((0.17023821103 * r + 1.3067284816) * r + 2.7568153900) * r + 1.4234372777) / (
+            (0.12021132975 * r + 0.73700164250) * r + 1.0
+        )
     else:
         r -= 5.0
-        tail = ((((0.017337203997 * r + 0.42868294337) * r + 3.0812263860) * r + 6.6579051150)
-                / ((0.012258202635 * r + 0.24197894225) * r + 1.0))
+        tail = (((0.017337203997 * r + 0.42868294337) * r + 3.0812263860) * r + 6.6579051150) / (
+            (0.012258202635 * r + 0.24197894225) * r + 1.0
+        )
     return tail if q > 0.0 else -tail
 
 

@@ -30,47 +30,76 @@ def sgd_dense(values: np.ndarray, gradients: np.ndarray, rate: float) -> None:
     _sgd_dense(values, gradients, rate)
 
 
-def momentum_rows(table: np.ndarray, velocity: np.ndarray, positions: np.ndarray, gradients: np.ndarray,
-                  rate: float, momentum: float) -> None:
+def momentum_rows(
+    table: np.ndarray, velocity: np.ndarray, positions: np.ndarray, gradients: np.ndarray, rate: float, momentum: float
+) -> None:
     """Update rows by heavy-ball momentum: v = momentum v + g; w -= rate v. Local."""
     check_row_update(table, positions, gradients, velocity)
     _momentum_rows(table, velocity, positions, gradients, rate, momentum)
 
 
-def momentum_dense(values: np.ndarray, velocity: np.ndarray, gradients: np.ndarray,
-                   rate: float, momentum: float) -> None:
+def momentum_dense(
+    values: np.ndarray, velocity: np.ndarray, gradients: np.ndarray, rate: float, momentum: float
+) -> None:
     """Update a flat array by heavy-ball momentum: v = momentum v + g; w -= rate v. Local."""
     check_dense_update(values, gradients, velocity)
     _momentum_dense(values, velocity, gradients, rate, momentum)
 
 
-def adagrad_rows(table: np.ndarray, accumulator: np.ndarray, positions: np.ndarray, gradients: np.ndarray,
-                 rate: float, epsilon: float) -> None:
+def adagrad_rows(
+    table: np.ndarray,
+    accumulator: np.ndarray,
+    positions: np.ndarray,
+    gradients: np.ndarray,
+    rate: float,
+    epsilon: float,
+) -> None:
     """Update rows by Adagrad (Duchi et al. 2011): a += g^2; w -= rate g / (sqrt(a) + epsilon). Local."""
     check_row_update(table, positions, gradients, accumulator)
     _adagrad_rows(table, accumulator, positions, gradients, rate, epsilon)
 
 
-def adagrad_dense(values: np.ndarray, accumulator: np.ndarray, gradients: np.ndarray,
-                  rate: float, epsilon: float) -> None:
+def adagrad_dense(
+    values: np.ndarray, accumulator: np.ndarray, gradients: np.ndarray, rate: float, epsilon: float
+) -> None:
     """Update a flat array by Adagrad (Duchi et al. 2011): a += g^2; w -= rate g / (sqrt(a) + epsilon). Local."""
     check_dense_update(values, gradients, accumulator)
     _adagrad_dense(values, accumulator, gradients, rate, epsilon)
 
 
-def adam_rows(table: np.ndarray, first_moment: np.ndarray, second_moment: np.ndarray, positions: np.ndarray,
-              gradients: np.ndarray, rate: float, beta1: float, beta2: float, epsilon: float, step: int) -> None:
+def adam_rows(
+    table: np.ndarray,
+    first_moment: np.ndarray,
+    second_moment: np.ndarray,
+    positions: np.ndarray,
+    gradients: np.ndarray,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: int,
+) -> None:
     """Update rows by Adam (Kingma and Ba 2015, algorithm 1), bias-corrected for `step` >= 1. Local.
 
     The moments of a row decay only on steps that touch it, while `step` counts all of them: "lazy" Adam.
     """
     check_row_update(table, positions, gradients, first_moment, second_moment)
-    _adam_rows(table, first_moment, second_moment, positions, gradients,
-               *adam_coefficients(rate, beta1, beta2, step), epsilon)
+    _adam_rows(
+        table, first_moment, second_moment, positions, gradients, *adam_coefficients(rate, beta1, beta2, step), epsilon
+    )
 
 
-def adam_dense(values: np.ndarray, first_moment: np.ndarray, second_moment: np.ndarray, gradients: np.ndarray,
-               rate: float, beta1: float, beta2: float, epsilon: float, step: int) -> None:
+def adam_dense(
+    values: np.ndarray,
+    first_moment: np.ndarray,
+    second_moment: np.ndarray,
+    gradients: np.ndarray,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: int,
+) -> None:
     """Update a flat array by Adam (Kingma and Ba 2015, algorithm 1), bias-corrected for `step` >= 1. Local."""
     check_dense_update(values, gradients, first_moment, second_moment)
     _adam_dense(values, first_moment, second_moment, gradients, *adam_coefficients(rate, beta1, beta2, step), epsilon)
@@ -89,16 +118,20 @@ def adam_coefficients(rate: float, beta1: float, beta2: float, step: int) -> tup
 def check_row_update(table: Any, positions: Any, gradients: Any, *states: Any) -> None:
     """Raise ValueError unless there is a gradient row for each position and state of the table's shape. Local."""
     if gradients.shape != (len(positions), table.shape[1]) or any(state.shape != table.shape for state in states):
-        raise ValueError(f"row update: table {table.shape}, {len(positions)} positions, gradients {gradients.shape}, "
-                         f"state {[state.shape for state in states]}: expected one gradient row for each position and "
-                         "state of the table's shape")
+        raise ValueError(
+            f"row update: table {table.shape}, {len(positions)} positions, gradients {gradients.shape}, "
+            f"state {[state.shape for state in states]}: expected one gradient row for each position and "
+            "state of the table's shape"
+        )
 
 
 def check_dense_update(values: Any, gradients: Any, *states: Any) -> None:
     """Raise ValueError unless all arrays are flat and of one length. Local."""
     if any(array.shape != values.shape or array.ndim != 1 for array in (gradients, *states)):
-        raise ValueError(f"dense update: values {values.shape}, gradients {gradients.shape}, "
-                         f"state {[state.shape for state in states]}: expected flat arrays of one length")
+        raise ValueError(
+            f"dense update: values {values.shape}, gradients {gradients.shape}, "
+            f"state {[state.shape for state in states]}: expected flat arrays of one length"
+        )
 
 
 # The element rules.
@@ -160,8 +193,9 @@ def _momentum_rows(table, velocity, positions, gradients, rate, momentum):
     for j in range(len(positions)):
         row = positions[j]
         for c in range(table.shape[1]):
-            table[row, c], velocity[row, c] = momentum_element(table[row, c], velocity[row, c], gradients[j, c],
-                                                               rate, momentum)
+            table[row, c], velocity[row, c] = momentum_element(
+                table[row, c], velocity[row, c], gradients[j, c], rate, momentum
+            )
 
 
 @cpu_kernel
@@ -177,8 +211,9 @@ def _adagrad_rows(table, accumulator, positions, gradients, rate, epsilon):
     for j in range(len(positions)):
         row = positions[j]
         for c in range(table.shape[1]):
-            table[row, c], accumulator[row, c] = adagrad_element(table[row, c], accumulator[row, c], gradients[j, c],
-                                                                 rate, epsilon)
+            table[row, c], accumulator[row, c] = adagrad_element(
+                table[row, c], accumulator[row, c], gradients[j, c], rate, epsilon
+            )
 
 
 @cpu_kernel
@@ -187,8 +222,9 @@ def _adam_dense(values, first, second, gradients, rate, beta1, rest1, beta2, res
     rate, epsilon, correction = to(rate), to(epsilon), to(correction)
     beta1, rest1, beta2, rest2 = to(beta1), to(rest1), to(beta2), to(rest2)
     for i in range(len(values)):
-        values[i], first[i], second[i] = adam_element(values[i], first[i], second[i], gradients[i], rate,
-                                                      beta1, rest1, beta2, rest2, correction, epsilon)
+        values[i], first[i], second[i] = adam_element(
+            values[i], first[i], second[i], gradients[i], rate, beta1, rest1, beta2, rest2, correction, epsilon
+        )
 
 
 @cpu_kernel
@@ -200,5 +236,15 @@ def _adam_rows(table, first, second, positions, gradients, rate, beta1, rest1, b
         row = positions[j]
         for c in range(table.shape[1]):
             table[row, c], first[row, c], second[row, c] = adam_element(
-                table[row, c], first[row, c], second[row, c], gradients[j, c], rate,
-                beta1, rest1, beta2, rest2, correction, epsilon)
+                table[row, c],
+                first[row, c],
+                second[row, c],
+                gradients[j, c],
+                rate,
+                beta1,
+                rest1,
+                beta2,
+                rest2,
+                correction,
+                epsilon,
+            )

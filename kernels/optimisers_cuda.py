@@ -59,20 +59,54 @@ def adagrad_dense(values: Any, accumulator: Any, gradients: Any, rate: float, ep
     launch(_adagrad_dense, values.size, values, accumulator, gradients, to(rate), to(epsilon))
 
 
-def adam_rows(table: Any, first_moment: Any, second_moment: Any, positions: Any, gradients: Any,
-              rate: float, beta1: float, beta2: float, epsilon: float, step: int) -> None:
+def adam_rows(
+    table: Any,
+    first_moment: Any,
+    second_moment: Any,
+    positions: Any,
+    gradients: Any,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: int,
+) -> None:
     """CUDA form of `optimisers.adam_rows`."""
     optimisers.check_row_update(table, positions, gradients, first_moment, second_moment)
-    launch(_adam_rows, gradients.size, table, first_moment, second_moment, positions, gradients,
-           *_adam_settings(table, rate, beta1, beta2, epsilon, step))
+    launch(
+        _adam_rows,
+        gradients.size,
+        table,
+        first_moment,
+        second_moment,
+        positions,
+        gradients,
+        *_adam_settings(table, rate, beta1, beta2, epsilon, step),
+    )
 
 
-def adam_dense(values: Any, first_moment: Any, second_moment: Any, gradients: Any,
-               rate: float, beta1: float, beta2: float, epsilon: float, step: int) -> None:
+def adam_dense(
+    values: Any,
+    first_moment: Any,
+    second_moment: Any,
+    gradients: Any,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: int,
+) -> None:
     """CUDA form of `optimisers.adam_dense`."""
     optimisers.check_dense_update(values, gradients, first_moment, second_moment)
-    launch(_adam_dense, values.size, values, first_moment, second_moment, gradients,
-           *_adam_settings(values, rate, beta1, beta2, epsilon, step))
+    launch(
+        _adam_dense,
+        values.size,
+        values,
+        first_moment,
+        second_moment,
+        gradients,
+        *_adam_settings(values, rate, beta1, beta2, epsilon, step),
+    )
 
 
 def _adam_settings(values: Any, rate: float, beta1: float, beta2: float, epsilon: float, step: int) -> list:
@@ -109,8 +143,9 @@ def _momentum_rows(table, velocity, positions, gradients, rate, momentum):
         j, c = e // width, e % width
         row = positions[j]
         if 0 <= row < rows:
-            table[row, c], velocity[row, c] = momentum_element(table[row, c], velocity[row, c], gradients[j, c],
-                                                               rate, momentum)
+            table[row, c], velocity[row, c] = momentum_element(
+                table[row, c], velocity[row, c], gradients[j, c], rate, momentum
+            )
 
 
 @cuda_kernel("void(V[::1], V[::1], V[::1], V, V)")
@@ -126,15 +161,17 @@ def _adagrad_rows(table, accumulator, positions, gradients, rate, epsilon):
         j, c = e // width, e % width
         row = positions[j]
         if 0 <= row < rows:
-            table[row, c], accumulator[row, c] = adagrad_element(table[row, c], accumulator[row, c], gradients[j, c],
-                                                                 rate, epsilon)
+            table[row, c], accumulator[row, c] = adagrad_element(
+                table[row, c], accumulator[row, c], gradients[j, c], rate, epsilon
+            )
 
 
 @cuda_kernel("void(V[::1], V[::1], V[::1], V[::1], V, V, V, V, V, V, V)")
 def _adam_dense(values, first, second, gradients, rate, beta1, rest1, beta2, rest2, correction, epsilon):
     for i in range(cuda.grid(1), len(values), cuda.gridsize(1)):
-        values[i], first[i], second[i] = adam_element(values[i], first[i], second[i], gradients[i], rate,
-                                                      beta1, rest1, beta2, rest2, correction, epsilon)
+        values[i], first[i], second[i] = adam_element(
+            values[i], first[i], second[i], gradients[i], rate, beta1, rest1, beta2, rest2, correction, epsilon
+        )
 
 
 @cuda_kernel("void(V[:, ::1], V[:, ::1], V[:, ::1], int64[::1], V[:, ::1], V, V, V, V, V, V, V)")
@@ -145,5 +182,15 @@ def _adam_rows(table, first, second, positions, gradients, rate, beta1, rest1, b
         row = positions[j]
         if 0 <= row < rows:
             table[row, c], first[row, c], second[row, c] = adam_element(
-                table[row, c], first[row, c], second[row, c], gradients[j, c], rate,
-                beta1, rest1, beta2, rest2, correction, epsilon)
+                table[row, c],
+                first[row, c],
+                second[row, c],
+                gradients[j, c],
+                rate,
+                beta1,
+                rest1,
+                beta2,
+                rest2,
+                correction,
+                epsilon,
+            )

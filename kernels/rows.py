@@ -42,8 +42,10 @@ def scatter_add(out: np.ndarray, positions: np.ndarray, values: np.ndarray) -> N
 def check_shapes(name: str, table: Any, positions: Any, rows: Any) -> None:
     """Raise ValueError unless `rows` [n, d] are one row of `table` [r, d] for each of `positions` [n]. Local."""
     if rows.shape != (len(positions), table.shape[1]):
-        raise ValueError(f"{name}: the rows have shape {rows.shape}, expected {(len(positions), table.shape[1])}: "
-                         f"one for each of {len(positions)} ids, as wide as the table {table.shape}")
+        raise ValueError(
+            f"{name}: the rows have shape {rows.shape}, expected {(len(positions), table.shape[1])}: "
+            f"one for each of {len(positions)} ids, as wide as the table {table.shape}"
+        )
 
 
 @cpu_kernel

@@ -14,8 +14,9 @@ from hybridmpi.kernels.cpu import cpu_kernel
 from hybridmpi.kernels.order import unique_inverse
 
 
-def segment_sum(values: np.ndarray, order: np.ndarray, starts: np.ndarray, out: np.ndarray,
-                scale: np.ndarray | None = None) -> None:
+def segment_sum(
+    values: np.ndarray, order: np.ndarray, starts: np.ndarray, out: np.ndarray, scale: np.ndarray | None = None
+) -> None:
     """Sum rows of `values` [capacity, d] segment by segment into `out` [u, d]. Local.
 
     `order` int64[n] points anywhere into `values`, `starts` int64[u + 1] cuts it into segments: `out[j]` becomes the
@@ -30,8 +31,9 @@ def segment_sum(values: np.ndarray, order: np.ndarray, starts: np.ndarray, out: 
         _segment_sum_scaled(values, order, starts, out, scale)
 
 
-def aggregate(ids: np.ndarray, values: np.ndarray, rows: int,
-              scale: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def aggregate(
+    ids: np.ndarray, values: np.ndarray, rows: int, scale: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted unique `ids` int64[u] and the sum of the values of each, [u, d]. Local.
 
     `ids` int64[n] in [0, rows), `values` [n, d], `scale` [n] of the same dtype multiplies each row (None: ones).
@@ -48,8 +50,10 @@ def aggregate(ids: np.ndarray, values: np.ndarray, rows: int,
 def check_segments(values: Any, starts: Any, out: Any, scale: Any) -> None:
     """Raise ValueError unless `out` has a row for each segment and `scale` one factor for each row. Local."""
     if out.shape != (len(starts) - 1, values.shape[1]):
-        raise ValueError(f"segment_sum: out has shape {out.shape}, expected {(len(starts) - 1, values.shape[1])}: "
-                         "one row for each segment, as wide as the values")
+        raise ValueError(
+            f"segment_sum: out has shape {out.shape}, expected {(len(starts) - 1, values.shape[1])}: "
+            "one row for each segment, as wide as the values"
+        )
     if scale is not None and scale.shape != (len(values),):
         raise ValueError(f"segment_sum: scale has shape {scale.shape}, expected ({len(values)},): one for each row")
 
@@ -57,8 +61,10 @@ def check_segments(values: Any, starts: Any, out: Any, scale: Any) -> None:
 def check_gradient(ids: Any, values: Any, scale: Any) -> None:
     """Raise ValueError unless every id has a row of values and, where given, a scale. Local."""
     if len(values) != len(ids) or (scale is not None and scale.shape != ids.shape):
-        raise ValueError(f"aggregate: {len(ids)} ids, values of shape {values.shape}, scale of shape "
-                         f"{None if scale is None else scale.shape}: expected one row of values, and one scale, per id")
+        raise ValueError(
+            f"aggregate: {len(ids)} ids, values of shape {values.shape}, scale of shape "
+            f"{None if scale is None else scale.shape}: expected one row of values, and one scale, per id"
+        )
 
 
 @cpu_kernel

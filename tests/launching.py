@@ -1,4 +1,7 @@
-"""Starting MPI jobs from tests: every launch has a timeout, and its whole process group is killed."""
+"""Starting MPI jobs from tests: every launch has a timeout, and its whole session is killed.
+
+Launchers give their ranks process groups of their own, but all stay in the session of the process that a test starts.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,18 +23,23 @@ ROOT = TESTS.parent
 
 @dataclass
 class Outcome:
-    """How a launch ended."""
+    """How a launch ended: when (time.time()), and which of its processes still ran a moment later."""
 
     code: int
     output: str
     seconds: float
+    ended: float = 0.0
+    left: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"exit {self.code} after {self.seconds:.1f} s\n{self.output}"
 
 
 def run_process(argv: list[str], timeout: float, env: dict[str, str] | None = None, cwd: Path = ROOT) -> Outcome:
-    """Run a command with stdout and stderr joined; kill its process group when it ends or takes too long."""
+    """Run a command with stdout and stderr joined; kill its session when it ends or takes too long.
+
+    Open MPI ends a banner with a zero byte: those are taken out of the output.
+    """
     started = time.monotonic()
     process = subprocess.Popen(
         argv,
@@ -45,21 +54,45 @@ def run_process(argv: list[str], timeout: float, env: dict[str, str] | None = No
     )
     try:
         output, _ = process.communicate(timeout=timeout)
+        seconds, ended = time.monotonic() - started, time.time()
+        left = survivors(process.pid)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        kill_session(process.pid)
         output, _ = process.communicate()
         raise AssertionError(f"no end after {timeout} s: {' '.join(argv)}\n{output}") from None
     finally:
-        kill_group(process.pid)
-    return Outcome(process.returncode, output, time.monotonic() - started)
+        kill_session(process.pid)
+    return Outcome(process.returncode, output.replace("\0", ""), seconds, ended, left)
 
 
-def kill_group(group: int) -> None:
-    """Kill whatever is left of a process group."""
+def survivors(session: int, patience: float = 1.0) -> tuple[int, ...]:
+    """Return the processes of a session that still run after up to `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while (left := processes_of(session)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def processes_of(session: int) -> tuple[int, ...]:
+    """Return the running processes of a session."""
+    processes = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return tuple(process for process in processes if session_of(process) == session)
+
+
+def session_of(process: int) -> int | None:
+    """Return the session of a running process; None for one that has ended, if only its parent has yet to look."""
     try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+        state, _, _, session = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:4]
+    except OSError:
+        return None
+    return None if state in "ZX" else int(session)
+
+
+def kill_session(session: int) -> None:
+    """Kill whatever is left of a session."""
+    for process in processes_of(session):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 @cache

@@ -14,6 +14,7 @@ An error on one rank ends all ranks: `run` and the `with` statement abort the wo
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import sys
@@ -23,12 +24,25 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hybridmpi.errors import HybridMPIError, LaunchError, RemoteError, UsageError
+from hybridmpi.memory import keep_freed_memory
 from hybridmpi.waiting import wait_all, wait_until
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 Servers = int | Literal["per-node"]
+
+# What several ranks know, one of them says: most errors meet all ranks alike, and then rank 0 ends the job while the
+# others stand back. A rank that is still there after so long was alone with its error, and speaks. Ranks that only know
+# of another's error wait longer than that.
+STAND_BACK_SECONDS = 1.0
+STAND_BACK_SECONDS_OF_OTHERS = 2.5
+
+# The launcher gets this long to pass on a last message before it ends everything.
+LAST_WORD_SECONDS = 0.1
+
+# Where the kernel lists network devices that MPI drives by more than TCP.
+FABRICS = ("/sys/class/infiniband", "/sys/class/cxi")
 
 
 def load_mpi() -> Any:
@@ -43,6 +57,9 @@ def load_mpi() -> Any:
 
         if first:
             mpi4py.rc.thread_level = "funneled"
+            if not has_fabric():
+                # Without a fabric, Open MPI's UCX component fails for every window, prints so, and another takes over.
+                os.environ.setdefault("OMPI_MCA_osc", "^ucx")
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
@@ -57,6 +74,11 @@ def load_mpi() -> Any:
             "import hybridmpi before mpi4py.MPI, or set mpi4py.rc.thread_level = 'funneled' first"
         )
     return MPI
+
+
+def has_fabric() -> bool:
+    """Return whether this host has a network device that MPI drives by more than TCP (InfiniBand, Slingshot). Local."""
+    return any(os.path.isdir(folder) and os.listdir(folder) for folder in FABRICS)
 
 
 def refuse_singletons(size: int, environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
@@ -132,6 +154,8 @@ class World:
         self._progress: list[Callable[[], Any]] = []
         self._on_close: list[Callable[[], None]] = []
         self._closed = self._has_served = False
+        self.servers: list[int] = []
+        self.clients: list[int] = []
         # Services are opened by all ranks together, so every rank gives them the same numbers.
         self.service_numbers = itertools.count()
         install_abort_hook(self)
@@ -161,6 +185,7 @@ class World:
         )
         self.leaders = self._split(0 if leads else undefined, "leaders")
         share_cores(self.node)
+        keep_freed_memory()
 
     def _split(self, color: int, name: str) -> MPI.Intracomm | None:
         comm = self.comm.Split(color, key=self.rank)
@@ -173,10 +198,10 @@ class World:
 
     @property
     def role(self) -> str:
-        """What this rank is, for messages: 'compute 0', 'server 1'. Local."""
-        if self.is_server:
+        """What this rank is, for messages: 'compute 0', 'server 1'; 'starting' before that is known. Local."""
+        if self.rank in self.servers:
             return f"server {self.servers.index(self.rank)}"
-        return f"compute {self.clients.index(self.rank)}"
+        return f"compute {self.clients.index(self.rank)}" if self.clients else "starting"
 
     def __repr__(self) -> str:
         return f"<World rank {self.rank} of {self.size}, {self.role}, {self.nodes} node{'s' * (self.nodes > 1)}>"
@@ -284,13 +309,16 @@ class World:
     def abort(self, error: BaseException | None = None, exit_code: int = 1) -> None:
         """End all ranks now, with one message. Local; does not return in a world of several ranks.
 
-        A RemoteError is another rank's: that rank prints it, this one stands back for a moment.
+        Ranks that know less, or the same as rank 0, give it the word for a moment.
         """
-        if isinstance(error, RemoteError) and self.size > 1:
-            time.sleep(2.0)
-        elif error is not None:
-            print(failure_text(self, error), file=sys.stderr, flush=True)
+        if isinstance(error, RemoteError):
+            time.sleep(STAND_BACK_SECONDS_OF_OTHERS)
+        elif error is not None and self.rank != 0:
+            time.sleep(STAND_BACK_SECONDS)
         sys.stdout.flush()
+        if error is not None:
+            print(failure_text(self, error), file=sys.stderr, flush=True)
+            time.sleep(LAST_WORD_SECONDS)
         self.comm.Abort(exit_code)
 
     def serve(self) -> None:
@@ -347,7 +375,11 @@ def run(main: Callable[[World], Any], servers: Servers = "per-node", **options: 
 
 def describe(error: BaseException) -> str:
     """Return an error as one text: hybridmpi's own speak for themselves, others carry their class. Local."""
-    return str(error) if isinstance(error, HybridMPIError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, HybridMPIError):
+        return str(error)
+    if isinstance(error, SystemExit):
+        return f"it left by sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -361,10 +393,10 @@ def failure_text(world: World, error: BaseException) -> str:
     """Return the one message that a failing rank prints. Local."""
     import platform
 
-    text = describe(error)
-    if not isinstance(error, (HybridMPIError, SystemExit, KeyboardInterrupt)):
-        text = "".join(traceback.format_exception(error)).rstrip() + f"\n{text}"
-    return f"hybridmpi: rank {world.rank} of {world.size} ({world.role}, host {platform.node()}) failed: {text}"
+    who = f"hybridmpi: rank {world.rank} of {world.size} ({world.role}, host {platform.node()}) failed"
+    if isinstance(error, (HybridMPIError, SystemExit, KeyboardInterrupt)):
+        return f"{who}: {describe(error)}"
+    return f"{who}:\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 
 _hooked: list[World] = []
@@ -376,6 +408,7 @@ def install_abort_hook(world: World) -> None:
     global _previous_hook
     if not _hooked:
         _previous_hook, sys.excepthook = sys.excepthook, _abort_on_exception
+        atexit.register(_abort_at_exit)
     _hooked.append(world)
 
 
@@ -383,8 +416,10 @@ def forget_abort_hook(world: World) -> None:
     """Undo install_abort_hook. Local."""
     if world in _hooked:
         _hooked.remove(world)
-        if not _hooked and sys.excepthook is _abort_on_exception:
-            sys.excepthook = _previous_hook
+        if not _hooked:
+            atexit.unregister(_abort_at_exit)
+            if sys.excepthook is _abort_on_exception:
+                sys.excepthook = _previous_hook
 
 
 def _abort_on_exception(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -393,6 +428,18 @@ def _abort_on_exception(kind: type[BaseException], error: BaseException, trace: 
         _previous_hook(kind, error, trace)
         return
     world.abort(error, exit_code_of(error))
+
+
+def _abort_at_exit() -> None:
+    """End all ranks when this one leaves, by sys.exit or at the end of the program, with its world open."""
+    world = next((world for world in reversed(_hooked) if world.clients), None)
+    if world is not None and world.size > 1:
+        world.abort(
+            HybridMPIError(
+                "the program ended with its World still open: the other ranks would wait for this one for ever. Use "
+                "hybridmpi.run or a with statement, or call close() on every rank"
+            )
+        )
 
 
 def share_cores(node: MPI.Intracomm) -> None:

@@ -41,8 +41,13 @@ def update_cases(name, dtype):
     for n, d in ((0, 3), (6, 5)):
         if form == "rows":
             state = [abs(values(ROWS, d, dtype=dtype)) for _ in range(states)]
-            yield (values(ROWS, d, dtype=dtype), *state, RANDOM.permutation(ROWS)[:n], values(n, d, dtype=dtype),
-                   *SETTINGS[rule])
+            yield (
+                values(ROWS, d, dtype=dtype),
+                *state,
+                RANDOM.permutation(ROWS)[:n],
+                values(n, d, dtype=dtype),
+                *SETTINGS[rule],
+            )
         else:
             state = [abs(values(n, dtype=dtype)) for _ in range(states)]
             yield values(n, dtype=dtype), *state, values(n, dtype=dtype), *SETTINGS[rule]
@@ -55,16 +60,24 @@ def cases(name, dtype):
     if name == "gather":
         return [(values(ROWS, d, dtype=dtype), ids(n)) for n, d in ((0, 3), (9, 1), (9, 5))]
     if name == "scatter":
-        return [(values(ROWS, d, dtype=dtype), RANDOM.permutation(ROWS)[:n], values(n, d, dtype=dtype))
-                for n, d in ((0, 3), (9, 5))]
+        return [
+            (values(ROWS, d, dtype=dtype), RANDOM.permutation(ROWS)[:n], values(n, d, dtype=dtype))
+            for n, d in ((0, 3), (9, 5))
+        ]
     if name == "scatter_add":
         return [(values(4, d, dtype=dtype), ids(n, 4), values(n, d, dtype=dtype)) for n, d in ((0, 3), (20, 3))]
     if name == "aggregate":
-        return [(ids(n), values(n, d, dtype=dtype), ROWS, *scale)
-                for n, d in ((0, 3), (30, 3)) for scale in ((), (values(n, dtype=dtype),))]
+        return [
+            (ids(n), values(n, d, dtype=dtype), ROWS, *scale)
+            for n, d in ((0, 3), (30, 3))
+            for scale in ((), (values(n, dtype=dtype),))
+        ]
     if name == "segment_sum":
-        return [(*segments(n, 4, dtype), np.full((3, 4), np.nan, dtype), *scale)
-                for n in (0, 20) for scale in ((), (values(n + 3, dtype=dtype),))]
+        return [
+            (*segments(n, 4, dtype), np.full((3, 4), np.nan, dtype), *scale)
+            for n in (0, 20)
+            for scale in ((), (values(n + 3, dtype=dtype),))
+        ]
     if name in ("uniform_rows", "normal_rows"):
         return [(np.full(shape, np.nan, dtype), 3, 2, 2**64 - 5, -0.5, 0.5) for shape in ((0, 3), (5, 1), (5, 7))]
     if name == "nonfinite_count":
@@ -112,8 +125,9 @@ def check_scan():
 def check_rows_outside():
     """A row outside the table reaches no memory of others."""
     bad = cuda.to_device(np.array([-1, 2, 5]))
-    forms = {name: getattr(importlib.import_module(KERNELS[name].cuda), name)
-             for name in ("gather", "scatter", "sgd_rows")}
+    forms = {
+        name: getattr(importlib.import_module(KERNELS[name].cuda), name) for name in ("gather", "scatter", "sgd_rows")
+    }
     table = np.ones((5, 3), np.float32)
     found = forms["gather"](cuda.to_device(table), bad).copy_to_host()
     np.testing.assert_array_equal(found, [[0] * 3, [1] * 3, [0] * 3])

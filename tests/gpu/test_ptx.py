@@ -43,8 +43,10 @@ def test_compiles_to_ptx_and_fits(kernel, tmp_path, monkeypatch):
     for signature in dict.fromkeys(kernel.tested_signatures):
         for capability in CAPABILITIES:
             # numba asks the current device before it compiles a device function, even when told the capability.
-            monkeypatch.setattr("numba.cuda.dispatcher.get_current_device",
-                                lambda capability=capability: SimpleNamespace(compute_capability=capability))
+            monkeypatch.setattr(
+                "numba.cuda.dispatcher.get_current_device",
+                lambda capability=capability: SimpleNamespace(compute_capability=capability),
+            )
             ptx, _ = cuda.compile_ptx(kernel.py_func, signature, cc=capability)
             assert f".target sm_{capability[0]}{capability[1]}" in ptx
             assert not re.search(r"\b(atom|red)\.", ptx), "atomics have no fixed order"
@@ -62,8 +64,13 @@ def test_every_cuda_module_has_kernels():
 def assemble(ptx, capability, folder):
     source = folder / "kernel.ptx"
     source.write_text(ptx)
-    done = subprocess.run([str(PTXAS), "-v", f"-arch=sm_{capability[0]}{capability[1]}", str(source), "-o",
-                           str(folder / "kernel.cubin")], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [str(PTXAS), "-v", f"-arch=sm_{capability[0]}{capability[1]}", str(source), "-o", str(folder / "kernel.cubin")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     registers = int(re.search(r"Used (\d+) registers", done.stderr)[1])
     spilled = sum(int(size) for size in re.findall(r"(\d+) bytes spill", done.stderr))

@@ -12,12 +12,19 @@ import pytest
 from hybridmpi.kernels.registry import KERNELS
 
 
-@pytest.mark.skipif(importlib.util.find_spec("numba_cuda") is None,
-                    reason="numba-cuda is not installed: pip install numba-cuda")
+@pytest.mark.skipif(
+    importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed: pip install numba-cuda"
+)
 @pytest.mark.timeout(240)
 def test_cuda_forms_agree_with_the_cpu_forms_in_the_simulator():
     program = Path(__file__).with_name("simulated.py")
-    child = subprocess.run([sys.executable, str(program)], env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-                           capture_output=True, text=True, timeout=220, check=False)
+    child = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+    )
     assert child.returncode == 0, child.stdout + child.stderr
     assert f"all {len(KERNELS)} kernels agree" in child.stdout

@@ -126,7 +126,8 @@ def check_pretended_nodes(comm):
         def main(world):
             service = Service.open(world, specs)
             alone = world.owners == [world.rank]
-            assert all(p in ("message", "get") for p, r in zip(service.client.paths, world.owners) if r != world.rank)
+            paths = zip(service.client.paths, world.owners, strict=True)
+            assert all(path in ("message", "get") for path, owner in paths if owner != world.rank)
             assert alone or world.nodes == world.size
             service.close()
             train(world, specs, 3)

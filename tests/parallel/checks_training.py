@@ -238,7 +238,7 @@ def check_a_failing_rank_changes_nothing_and_all_hear(comm):
             assert part in message, message
         after = [*trainer.dense_arrays()[0].values(), trainer.tables[0].pull(np.arange(20))]
         assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-        trainer.train_step((examples_of(1, 6)))  # and all can go on
+        trainer.train_step(examples_of(1, 6))  # and all can go on
         world.barrier()
 
     for servers in server_counts(comm):
@@ -267,7 +267,8 @@ def check_a_checkpoint_continues_on_other_ranks(comm):
     folder = comm.bcast(tempfile.mkdtemp() if comm.Get_rank() == 0 else None)
     expected, _ = alone(comm, rule=RULES[3])
     sub = comm.Split(0 if comm.Get_rank() < max(1, comm.Get_size() - 1) else 1)
-    worlds = [(comm, s, p) for s, p in itertools.product(server_counts(comm), ("block", "cyclic"))] + [(sub, 0, "block")]
+    worlds = [(comm, s, p) for s, p in itertools.product(server_counts(comm), ("block", "cyclic"))]
+    worlds.append((sub, 0, "block"))
 
     def first(world):
         trainer = hm.Trainer(world, model_of("full"), RULES[3])

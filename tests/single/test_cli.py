@@ -90,7 +90,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure():
         "p.run = lambda o: print('line\\n' * 100000) or 0\n"
         "sys.modules['p'] = p; m.COMMANDS['p'] = ('p', 'print'); sys.exit(m.main(['p']))"
     )
-    line = f"{sys.executable} -c \"$CODE\" | head -1"
+    line = f'{sys.executable} -c "$CODE" | head -1'
     result = subprocess.run(["bash", "-c", line], env={"CODE": code}, capture_output=True, text=True, timeout=60)
     assert (result.stdout, result.stderr) == ("line\n", "")
 

@@ -8,8 +8,20 @@ from hypothesis import strategies as st
 from hybridmpi import kernels
 from hybridmpi.kernels import order
 
-SIZES_AND_ROWS = [(0, 1), (0, 5), (1, 1), (7, 1), (50, 3), (1000, 2**20), (3000, 2**20), (1023, 255), (1024, 256),
-                  (1025, 257), (64, 2**45), (65536, 1_000_000)]
+SIZES_AND_ROWS = [
+    (0, 1),
+    (0, 5),
+    (1, 1),
+    (7, 1),
+    (50, 3),
+    (1000, 2**20),
+    (3000, 2**20),
+    (1023, 255),
+    (1024, 256),
+    (1025, 257),
+    (64, 2**45),
+    (65536, 1_000_000),
+]
 
 
 def random_ids(n, rows, seed=0):

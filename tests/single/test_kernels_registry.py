@@ -16,14 +16,24 @@ from hybridmpi.kernels.registry import KERNELS
 FOLDER = Path(kernels.__file__).parent
 NO_KERNELS = {"__init__", "cpu", "device", "registry", "scan_cuda"}  # files that hold no public kernel
 HELPERS = {  # shared between modules, not public
-    "adam_coefficients", "check_dense_update", "check_gradient", "check_row_update", "check_rows", "check_segments",
-    "check_shapes", "find_segments", "sort_ids",
+    "adam_coefficients",
+    "check_dense_update",
+    "check_gradient",
+    "check_row_update",
+    "check_rows",
+    "check_segments",
+    "check_shapes",
+    "find_segments",
+    "sort_ids",
 }
 
 
 def public_functions(module):
-    return {name for name, value in vars(module).items() if inspect.isfunction(value)
-            and value.__module__ == module.__name__ and not name.startswith("_")} - HELPERS
+    return {
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    } - HELPERS
 
 
 def test_public_names_are_the_registry():

@@ -103,8 +103,9 @@ def test_segment_sum_points_anywhere_into_a_staging_array(dtype, width):
 
 
 def test_no_segments():
-    kernels.segment_sum(np.empty((0, 3), np.float32), np.empty(0, np.int64), np.zeros(1, np.int64),
-                        np.empty((0, 3), np.float32))
+    kernels.segment_sum(
+        np.empty((0, 3), np.float32), np.empty(0, np.int64), np.zeros(1, np.int64), np.empty((0, 3), np.float32)
+    )
 
 
 def test_shapes_that_do_not_fit_are_refused():

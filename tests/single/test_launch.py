@@ -263,8 +263,12 @@ def test_signals_reach_the_ranks_which_end_by_themselves(mpi, number):
 
 @pytest.mark.parametrize("end", ["two signals", "kill"])
 def test_ends_at_once_and_leaves_nothing(mpi, end):
-    with launched("python", "-c", RANK + "import time, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); "
-                  "c.Barrier(); print(os.getpid(), flush=True); time.sleep(60)") as process:
+    with launched(
+        "python",
+        "-c",
+        RANK + "import time, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); "
+        "c.Barrier(); print(os.getpid(), flush=True); time.sleep(60)",
+    ) as process:
         ranks = [int(process.stdout.readline()) for _ in range(2)]
         if end == "kill":
             process.kill()

@@ -4,8 +4,8 @@ Purpose     words/s over all compute ranks of models.lm.LanguageModel through th
             goes, and the bytes it moves
 Parameters  vocab, width, hidden, samples: the model; batch x steps: words of each rank's step; zipf: exponent of the
             drawn words' frequencies; repeats x steps_per_repeat timed training steps after 3 that are not; servers
-Validated   first a small model trained by the same code must end where one process ends that trains on all ranks' words;
-            afterwards all ranks must hold the same bits of the dense parameters and the loss must have fallen
+Validated   first a small model trained by the same code must end where one process ends that trains on all ranks'
+            words; afterwards all ranks must hold the same bits of the dense parameters, and the loss must have fallen
 Time        a repetition begins at a barrier and ends when the owners have applied its last step; it counts on the
             slowest rank. Drawing the words is part of it. Phases are compute rank 0's.
 
@@ -18,11 +18,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from hybridmpi.bench.measure import at_least, require, row, significant, slowest, start_together
+from hybridmpi.bench.measure import at_least, require, row, server_count, significant, slowest, start_together
 from hybridmpi.data import Batch, ZipfStreams
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.optim import Adagrad
@@ -47,12 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=count, default=20, help="words of a stream in a step (default %(default)s)")
     parser.add_argument("--zipf", type=float, default=1.1, help="exponent of word frequencies (default %(default)s)")
     parser.add_argument("--repeats", type=count, default=7, help="timed repetitions (default %(default)s)")
-    parser.add_argument("--steps-per-repeat", type=count, default=5, help="training steps in each (default %(default)s)")
-    parser.add_argument("--servers", type=_servers, default="per-node", help="per-node, or a number (default %(default)s)")
-
-
-def _servers(text: str) -> Servers:
-    return text if text == "per-node" else int(text)
+    parser.add_argument("--steps-per-repeat", type=count, default=5, help="training steps of one (default %(default)s)")
+    parser.add_argument(
+        "--servers", type=server_count, default="per-node", metavar="N", help="or per-node (default %(default)s)"
+    )
 
 
 def servers(options: argparse.Namespace) -> Servers:
@@ -82,8 +81,8 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     losses = [result.loss for result in results]
     first, last = np.mean(losses[:5]), np.mean(losses[-5:])
     require(world, last < first, f"the loss did not fall: {first:.4f} to {last:.4f}")
-    dense = [bucket.values.tobytes() for bucket in trainer.buckets]
-    require(world, len(set(world.gather(hash_of(dense)))) == 1, "the ranks hold different dense parameters")
+    digest = blake2b(b"".join(bucket.values.tobytes() for bucket in trainer.buckets)).hexdigest()
+    require(world, len(set(world.gather(digest))) == 1, "the ranks hold different dense parameters")
     trainer.close()
 
     timed = results[WARMUP_STEPS:]
@@ -123,13 +122,6 @@ def _phases(results: list[StepResult]) -> dict[str, float]:
     seconds = {phase: sum(result.seconds[phase] for result in results) for phase in results[0].seconds}
     seconds["other"] = total - sum(seconds.values())
     return {phase: significant(spent / len(results) * 1e3, 3) for phase, spent in seconds.items()}
-
-
-def hash_of(parts: list[bytes]) -> str:
-    """Return a digest that differs where any bit does. Local."""
-    import hashlib
-
-    return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 def _small_model_is_right(world: World) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hybridmpi.errors import HybridMPIError, RemoteError, UsageError
-from hybridmpi.world import World
+from hybridmpi.world import Servers, World
 
 # A repetition of a fast call repeats it until about this much time has passed, so that the clock and the skew of the
 # ranks at its start do not count.
@@ -23,20 +23,18 @@ FILL_SECONDS = 0.03
 MOST_CALLS = 2000
 
 
-def alternate(
-    world: World, functions: Mapping[str, Callable[[], Any]], repeats: int, fill_seconds: float = FILL_SECONDS
-) -> dict[str, list[float]]:
+def alternate(world: World, functions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
     """Return, by name, the seconds of one call in each of `repeats` repetitions. Collective over compute.
 
-    The functions take turns: first, second, ..., first, second, ..., so that whatever else the machine does falls on all
-    of them alike. A repetition is a barrier, then as many calls as fill `fill_seconds` (0: one); its time is that of the
+    The functions take turns: first, second, ..., first, second, ..., so that whatever else the machine does falls on
+    all of them alike. A repetition is a barrier, then as many calls as fill FILL_SECONDS; its time is that of the
     slowest rank.
     """
     calls = {}
     for name, function in functions.items():
         _slowest(world, function, 1)  # compiles, allocates, touches pages
         once = _slowest(world, function, 1)
-        calls[name] = max(1, min(MOST_CALLS, round(fill_seconds / max(once, 1e-7))))
+        calls[name] = max(1, min(MOST_CALLS, round(FILL_SECONDS / max(once, 1e-7))))
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
@@ -73,8 +71,10 @@ def require(world: World, right: bool, what: str) -> None:
 
 
 def row(name: str, samples: Sequence[float], unit: str, **more: Any) -> dict[str, Any]:
-    """Return one row of the results: median, smallest and largest sample; `more` is `bytes` or `n`, `ratio`, details.
-    Local."""
+    """Return one row of the results: median, smallest and largest sample. Local.
+
+    `more`: `bytes` or `n`, the size; `ratio`: {name: times as fast as that}; and details, {key: number} each.
+    """
     size = {key: more.pop(key) for key in ("bytes", "n") if key in more}
     return {
         "name": name,
@@ -89,7 +89,7 @@ def row(name: str, samples: Sequence[float], unit: str, **more: Any) -> dict[str
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return how many times as fast `ours` is by alternating seconds of both: the median over the repetitions. Local."""
+    """Return how many times as fast `ours` is, from alternating seconds: the median over the repetitions. Local."""
     return significant(statistics.median(b / a for a, b in zip(ours, theirs, strict=True)), 3)
 
 
@@ -102,6 +102,7 @@ def machine(world: World) -> dict[str, Any]:
     """Return what a figure depends on beside its parameters: ranks, cores, versions, load. Local."""
     import numba
     import numpy
+    from threadpoolctl import threadpool_info
 
     return {
         "host": platform.node(),
@@ -114,39 +115,39 @@ def machine(world: World) -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": numpy.__version__,
         "numba": numba.__version__,
-        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "blas_threads": max((pool["num_threads"] for pool in threadpool_info()), default=1),
         "load_average": [round(load, 2) for load in os.getloadavg()],
     }
 
 
-def report(
-    world: World, bench: str, params: dict[str, Any], results: list[dict[str, Any]], as_json: bool
-) -> None:
-    """Print the results on compute rank 0: a line for each, then, with `as_json`, one object on the last line. Local."""
+def report(world: World, bench: str, params: dict[str, Any], results: list[dict[str, Any]], as_json: bool) -> None:
+    """Print the results on compute rank 0: some lines for people and, with `as_json`, one object on the last. Local."""
     if not world.on_root():
         return
-    print(f"{bench}: {', '.join(f'{key} {value}' for key, value in params.items())}; "
-          f"{len(world.clients)} compute ranks, {len(world.servers)} servers; every result validated")
+    print(f"{bench}: {', '.join(f'{key} {value}' for key, value in params.items())}")
+    ranks = f"{len(world.clients)} compute ranks, {len(world.servers)} servers, {world.nodes} nodes"
+    print(f"{ranks}; all results validated")
     for result in results:
-        print(as_line(result))
+        print(as_text(result))
     if as_json:
-        print(json.dumps({
-            "bench": bench, "params": params, "machine": machine(world), "validated": True, "results": results,
-        }))  # fmt: skip
+        about = {"bench": bench, "params": params, "machine": machine(world), "validated": True}
+        print(json.dumps({**about, "results": results}))
 
 
-def as_line(result: Mapping[str, Any]) -> str:
-    """Return a row as a line for people. Local."""
-    size = f"{result['bytes']:>13,} B" if "bytes" in result else f"{result['n']:>10,}" if "n" in result else ""
-    parts = [f"{result['name']:<16} {size}  {result['median']:>12,.6g} {result['unit']} "
-             f"({result['min']:,.6g} to {result['max']:,.6g}, {result['repeats']} repeats)"]
-    parts += [f"{value:g} x {name}" for name, value in result.get("ratio", {}).items()]
-    shown = ("name", "bytes", "n", "median", "min", "max", "unit", "repeats", "ratio")
-    for key, value in result.items():
-        if key not in shown:
-            text = ", ".join(f"{k} {v:,}" for k, v in value.items()) if isinstance(value, dict) else f"{value:,}"
-            parts.append(f"{key}: {text}")
-    return "  ".join(parts[:1] + parts[1:2] if len(parts) < 3 else parts)
+# What every row has; what else there is are details, printed below it.
+COMMON = ("name", "bytes", "n", "median", "min", "max", "unit", "repeats", "ratio")
+
+
+def as_text(result: Mapping[str, Any]) -> str:
+    """Return a row as text for people: a line, and one more for each detail. Local."""
+    size = f"{result['bytes']:,} B" if "bytes" in result else f"n {result['n']:,}"
+    spread = f"{result['min']:,.6g} to {result['max']:,.6g}, {result['repeats']} repeats"
+    ratios = "".join(f"  {value:g} x {name}" for name, value in result.get("ratio", {}).items())
+    lines = [f"{result['name']:<24}{size:>14}{result['median']:>14,.6g} {result['unit']} ({spread}){ratios}"]
+    for name, details in result.items():
+        if name not in COMMON:
+            lines.append(f"    {name}: {', '.join(f'{key} {value:,}' for key, value in details.items())}")
+    return "\n".join(lines)
 
 
 def numbers(text: str) -> list[int]:
@@ -169,5 +170,13 @@ def at_least(low: int) -> Callable[[str], int]:
             raise ValueError
         return value
 
-    convert.__name__ = f"whole number from {low} up"
+    convert.__name__ = f"whole number from {low} up"  # argparse: "invalid whole number from 1 up value"
     return convert
+
+
+def server_count(text: str) -> Servers:
+    """Return the value of --servers: "per-node" or a number. Local."""
+    return text if text == "per-node" else at_least(0)(text)
+
+
+server_count.__name__ = "number of servers"  # argparse: "invalid number of servers value"

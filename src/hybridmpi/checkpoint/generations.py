@@ -135,11 +135,12 @@ def commit(directory: Path, step: int, records: Sequence[FileRecord], meta: Mapp
     return directory
 
 
-def prune(root: str | os.PathLike, keep: int) -> list[Path]:
+def prune(root: str | os.PathLike, keep: int, written: Path | None = None) -> list[Path]:
     """Remove all but the `keep` newest whole generations, and what broken writes before the newest one left. Local.
 
     The manifest goes first, so that a generation half removed does not count. The newest whole generation always stays,
-    and so does what is newer: it may be on its way. Only files of a checkpoint are removed. Returns what was removed.
+    and so does what is newer: it may be on its way. `written` stays too: a shorter run in the directory of a longer one
+    writes lower steps. Only files of a checkpoint are removed. Returns what was removed.
     """
     if keep < 1:
         raise CheckpointError(f"prune: keep is {keep}; expected at least 1 generation to keep")
@@ -149,7 +150,7 @@ def prune(root: str | os.PathLike, keep: int) -> list[Path]:
         return []
     older = found[found.index(whole[0]) + 1 :]
     kept = [path for path in whole if path.suffix != REPLACED][:keep]
-    removed = [path for path in older if path not in kept]
+    removed = [path for path in older if path not in kept and path != written]
     for path in reversed(removed):
         _remove(path)
     return removed

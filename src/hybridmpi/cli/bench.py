@@ -6,9 +6,9 @@ import argparse
 from importlib import import_module
 
 BENCHMARKS = {
-    #"allreduce": "ring, naive and MPI's own all-reduce, by size",
-    #"sparse": "pulls and pushes of rows, by each way they can travel",
-    #"aggregate": "sums over the duplicate rows of a sparse gradient, against numpy and scipy",
+    "allreduce": "ring, naive and MPI's own all-reduce, by size",
+    "sparse": "pulls and pushes of rows, by each way they can travel",
+    "aggregate": "sums over the duplicate rows of a sparse gradient, against numpy and scipy",
     "lm": "training steps of the language model, time by phase",
 }
 """name: one line of help. Module hybridmpi.bench.NAME has add_arguments(parser), servers(options) and

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from typing import NoReturn
 
 from hybridmpi.errors import HybridMPIError, UsageError
 
@@ -18,6 +20,10 @@ COMMANDS = {
     "bench": ("hybridmpi.cli.bench", "measure one piece of the system"),
 }
 """name: (module, one line of help). A module has `add_arguments(parser)` and `run(options) -> exit status`."""
+
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+"""Where mpirun, mpiexec and srun tell a process its rank before MPI is loaded."""
+STAND_BACK_SECONDS = 2.0
 
 USAGE = """usage: hybridmpi COMMAND ...
 
@@ -37,8 +43,8 @@ Exit status: 0 done, 1 failure, 2 wrong usage or job file, 75 stopped by a signa
 def main(argv: list[str] | None = None) -> int:
     """Run a `hybridmpi` command line (default: sys.argv) and return its exit status. Local.
 
-    An error of hybridmpi is printed and becomes its exit status in a process of its own. On one rank of several it goes
-    on up, so that the hook of the world ends all ranks.
+    An error of hybridmpi is printed and becomes its exit status. Where MPI already runs with several ranks it goes on
+    up, so that the hook of the world ends them all.
     """
     arguments = sys.argv[1:] if argv is None else argv
     try:
@@ -46,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     except HybridMPIError as error:
         if _is_one_of_several():
             raise
+        _let_the_first_rank_speak()
         print(f"hybridmpi: error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
@@ -68,7 +75,7 @@ def _run(arguments: list[str]) -> int:
         raise UsageError(f"no command '{name}': {nearest(name, COMMANDS)}")
     module_name, text = COMMANDS[name]
     module = import_module(module_name)
-    parser = argparse.ArgumentParser(prog=f"hybridmpi {name}", description=text[0].upper() + text[1:] + ".")
+    parser = _Parser(prog=f"hybridmpi {name}", description=text[0].upper() + text[1:] + ".")
     module.add_arguments(parser)
     status = module.run(parser.parse_args(rest))
     sys.stdout.flush()
@@ -81,6 +88,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close := get_close_matches(name, known, n=1, cutoff=0.6):
         return f"did you mean '{close[0]}'?"
     return f"expected one of {', '.join(known)}"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose refusal is printed by one rank."""
+
+    def error(self, message: str) -> NoReturn:
+        _let_the_first_rank_speak()
+        super().error(message)
+
+
+def _let_the_first_rank_speak() -> None:
+    """Wait a moment unless this is the first of the processes that a launcher started. Local.
+
+    Wrong usage is wrong on every rank, and the launcher ends the others as soon as the first has said so and left. A
+    rank that is alone in its error is still there afterwards, and speaks.
+    """
+    if any(int(os.environ.get(name, 0)) > 0 for name in RANK_VARIABLES):
+        time.sleep(STAND_BACK_SECONDS)
 
 
 def _is_one_of_several() -> bool:

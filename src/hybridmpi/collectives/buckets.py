@@ -43,7 +43,7 @@ def layout(shapes: Iterable[tuple[str, tuple[int, ...], np.dtype]], bucket_bytes
     """Return the buckets for (name, shape, dtype) of all dense parameters. Local.
 
     Deterministic: parameters sorted by name, one dtype per bucket, a new bucket when `bucket_bytes` would be
-    exceeded; a parameter larger than that has a bucket of its own. The same on every rank, so the order of every sum is.
+    exceeded; a parameter larger than that has a bucket of its own. The same on every rank, and so is the order of sums.
     """
     by_dtype: dict[np.dtype, list[tuple[str, tuple[int, ...]]]] = {}
     for name, shape, dtype in sorted(shapes, key=lambda item: item[0]):

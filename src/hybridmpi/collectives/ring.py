@@ -3,8 +3,8 @@
 Each rank sends 2 (p - 1) / p n bytes whatever the number of ranks, always to its right neighbour (Patarasuk and Yuan,
 "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009; REFERENCE: all-reduce today). The buffer
 is cut into p segments; in step s of the first half, rank r sends segment r - s and adds what it receives to segment
-r - s - 1, so that after p - 1 steps segment r + 1 is complete on rank r, added in ring order: every element is summed on one
-rank only, and all ranks end with the same bits.
+r - s - 1, so that after p - 1 steps segment r + 1 is complete on rank r, added in ring order: every element is summed
+on one rank only, and all ranks end with the same bits.
 """
 
 from __future__ import annotations

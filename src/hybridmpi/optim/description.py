@@ -38,8 +38,9 @@ def from_description(description: Mapping[str, Any]) -> Optimizer:
     Raises UsageError as `by_name` does, and for a description without a name.
     """
     if "name" not in description:
-        raise UsageError(f"this optimiser description has no 'name': {dict(description)}; "
-                         f"expected one of {', '.join(OPTIMIZERS)}")
+        raise UsageError(
+            f"this optimiser description has no 'name': {dict(description)}; expected one of {', '.join(OPTIMIZERS)}"
+        )
     return by_name(**description)
 
 

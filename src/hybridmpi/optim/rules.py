@@ -47,8 +47,9 @@ class Optimizer:
         """Update flat `values` [n] in place by `gradients` [n]; `step` counts from 1. Local."""
         raise NotImplementedError
 
-    def update_rows(self, table: np.ndarray, state: State, positions: np.ndarray, gradients: np.ndarray,
-                    step: int) -> None:
+    def update_rows(
+        self, table: np.ndarray, state: State, positions: np.ndarray, gradients: np.ndarray, step: int
+    ) -> None:
         """Update rows `positions` int64[u] of `table` [rows, d] in place by `gradients` [u, d]. Local.
 
         Positions are unique and in [0, rows); `step` counts from 1. All other rows and their state stay untouched.
@@ -131,12 +132,31 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
 
     def update_dense(self, values, gradients, state, step):
-        kernels.adam_dense(values, state["first_moment"], state["second_moment"], gradients,
-                           self.rate, self.beta1, self.beta2, self.epsilon, step)
+        kernels.adam_dense(
+            values,
+            state["first_moment"],
+            state["second_moment"],
+            gradients,
+            self.rate,
+            self.beta1,
+            self.beta2,
+            self.epsilon,
+            step,
+        )
 
     def update_rows(self, table, state, positions, gradients, step):
-        kernels.adam_rows(table, state["first_moment"], state["second_moment"], positions, gradients,
-                          self.rate, self.beta1, self.beta2, self.epsilon, step)
+        kernels.adam_rows(
+            table,
+            state["first_moment"],
+            state["second_moment"],
+            positions,
+            gradients,
+            self.rate,
+            self.beta1,
+            self.beta2,
+            self.epsilon,
+            step,
+        )
 
 
 def _is_within(value: Any, allowed: str) -> bool:

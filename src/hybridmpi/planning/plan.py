@@ -51,7 +51,10 @@ class Plan:
         widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
         right = (1, 2)
         lines = [
-            "  ".join(t.rjust(w) if c in right else t.ljust(w) for c, (t, w) in enumerate(zip(row, widths, strict=True)))
+            "  ".join(
+                cell.rjust(width) if column in right else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
             for row in [head, *rows]
         ]
         lines = [line.rstrip() for line in lines]

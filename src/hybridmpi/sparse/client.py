@@ -1,8 +1,8 @@
 """Client: how a compute rank pulls rows from their owners and pushes their gradients back.
 
 Three ways to pull, by where the owner is: *shared*: a gather straight from memory on the same node; *message*: the ids
-are Put into the owner's request slot, the owner gathers the rows and Puts them, contiguous, into this rank's reply slot;
-*get*: one indexed Get per owner. Between nodes, message and get are timed at the start and the faster one is used.
+are Put into the owner's request slot, the owner gathers the rows and Puts them, contiguous, into this rank's reply
+slot; *get*: one indexed Get per owner. Between nodes, message and get are timed at the start, the faster one is used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridmpi.errors import UsageError
 from hybridmpi.kernels import gather
+from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, pack_push
@@ -25,6 +26,12 @@ Path = Literal["auto", "shared", "message", "get"]
 # Rows of the widest table that the calibration reads by either way, and how often; the fastest try of each counts.
 CALIBRATION_ROWS = 1024
 CALIBRATION_TRIES = 5
+
+# Reading a row of shared memory maps the 64 kB around it into this process, and in time the whole table, which
+# would count as this rank's memory wherever limits go by resident size. So every few pulls a rank looks, and
+# unmaps when more than this is mapped.
+MOST_MAPPED_BYTES = 256 << 20
+PULLS_PER_LOOK = 8
 
 
 class Client:
@@ -56,6 +63,7 @@ class Client:
         self._messages = [np.zeros(exchange.sizes.push, np.uint8) for _ in range(owners)]
         self._request = np.zeros(exchange.sizes.request, np.uint8)
         self._shared: dict[tuple[int, int], np.ndarray] = {}
+        self._pulls, self._most_mapped = 0, MOST_MAPPED_BYTES
         self.paths = [self._path_to(rank, path) for rank in world.owners]
 
     def _path_to(self, rank: int, path: Path) -> str:
@@ -119,6 +127,12 @@ class Client:
             self._fetch(self.paths[owner], owner, table, local, rows)
             if not whole:
                 out[where] = rows
+        self._pulls += 1
+        if self._shared and self._pulls % PULLS_PER_LOOK == 0 and resident_shared_bytes() > self._most_mapped:
+            for rows in self._shared.values():
+                unmap_pages(rows)
+            # What is left is not the tables': unmapping at every look would only cost.
+            self._most_mapped = max(MOST_MAPPED_BYTES, 2 * resident_shared_bytes())
         if later:
             self._ask(table, [(owner, local, rows) for owner, local, _, rows in later])
             for _, _, where, rows in later:

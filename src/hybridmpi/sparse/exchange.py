@@ -1,7 +1,7 @@
 """The windows between compute ranks and owners of rows: message slots and counters.
 
-Two windows for the life of a service, each opened once by Lock_all(NOCHECK): one of bytes with the message slots, one of
-counters. A message is one contiguous Put into the receiver's slot, a Flush, and a Put of the counter that says it is
+Two windows for the life of a service, each opened once by Lock_all(NOCHECK): one of bytes with the message slots, one
+of counters. A message is one contiguous Put into the receiver's slot, a Flush, and a Put of the counter that says it is
 there. Nobody locks, nobody accumulates, no call is made per row.
 
 Per owner and client:

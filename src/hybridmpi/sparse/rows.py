@@ -49,7 +49,7 @@ def check_ids(ids: np.ndarray, num_rows: int, table: str) -> None:
     first = int(np.flatnonzero((flat < 0) | (flat >= num_rows))[0])
     place = tuple(int(i) for i in np.unravel_index(first, ids.shape))
     raise SparseIndexError(
-        f"table '{table}': id {int(flat[first])} at position {place if len(place) != 1 else place[0]} of {ids.size} ids "
-        f"(shape {ids.shape}) is outside [0, {num_rows}); the ids seen span {low} to {high}. "
+        f"table '{table}': id {int(flat[first])} at position {place if len(place) != 1 else place[0]} of {ids.size} "
+        f"ids (shape {ids.shape}) is outside [0, {num_rows}); the ids seen span {low} to {high}. "
         "Give the table more rows or map unknown ids to one row"
     )

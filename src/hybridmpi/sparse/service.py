@@ -17,9 +17,11 @@ from hybridmpi.world import World, describe
 # Tags of control messages on the world communicator; rows and gradients never travel as messages.
 TAG_COMMAND, TAG_ANSWER = 11, 12
 
-# An idle server sleeps up to this long between looks: a look costs about 10 us, so it uses about 1 % of a core and
-# adds half of this to a step at worst.
+# A server sleeps up to this long between looks while a step is likely to end soon; it adds half of this at worst. A
+# look costs 10 us, on a machine that is busy with others 50 us; after a longer wait the sleeps grow (see waiting.py).
 LONGEST_SERVER_SLEEP = 1e-3
+# A server waits out whole steps: its sleeps grow by half, so that it looks some 25 times in a step of 20 ms, not 60.
+SERVER_SLEEP_GROWTH = 1.5
 
 
 class Service:
@@ -161,7 +163,7 @@ def serve(world: World) -> None:
     """
     root = world.clients[0]
     services: dict[int, Service] = {}
-    backoff = Backoff(LONGEST_SERVER_SLEEP)
+    backoff = Backoff(LONGEST_SERVER_SLEEP, SERVER_SLEEP_GROWTH)
     while True:
         if world.progress():
             backoff.reset()

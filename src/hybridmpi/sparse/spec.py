@@ -16,9 +16,9 @@ from hybridmpi.sparse.partition import Kind, Partition
 class TableSpec:
     """A table of `rows` x `dim` values of `dtype`, its initial values, its partition, and how its rows are updated.
 
-    `initial`: ("uniform", low, high), ("normal", mean, deviation) or ("constant", value); the value of a row depends on seed,
-    table name and row only, never on the number of servers. `reduction`: "mean" weights every rank's gradient by its
-    examples, "sum" adds them. `optimizer`: a row optimiser of hybridmpi.optim.
+    `initial`: ("uniform", low, high), ("normal", mean, deviation) or ("constant", value); the value of a row depends on
+    seed, table name and row only, never on the number of servers. `reduction`: "mean" weights every rank's gradient by
+    its examples, "sum" adds them. `optimizer`: a row optimiser of hybridmpi.optim.
     """
 
     name: str

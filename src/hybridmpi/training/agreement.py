@@ -1,7 +1,7 @@
 """The one small reduction of a step: what every rank must know before anything is changed.
 
-Bad input, a failed rank, a non-finite gradient, a signal, the end of the data: each is seen by one rank, and all must act
-on it alike. Flags travel beside the data, never by it: a NaN would hide or show depending on who reduces.
+Bad input, a failed rank, a non-finite gradient, a signal, the end of the data: each is seen by one rank, and all must
+act on it alike. Flags travel beside the data, never by it: a NaN would hide or show depending on who reduces.
 """
 
 from __future__ import annotations

@@ -54,7 +54,12 @@ class _Run:
         vocabulary = len(self.corpus.vocabulary.words)
         section = job.model
         self.model = LanguageModel(
-            vocabulary, section.width, section.hidden, min(section.samples, vocabulary), section.dropout, section.softmax
+            vocabulary,
+            section.width,
+            section.hidden,
+            min(section.samples, vocabulary),
+            section.dropout,
+            section.softmax,
         )
         self.trainer = Trainer(
             world,
@@ -113,8 +118,8 @@ class _Run:
         meta = self.trainer.load(path)
         if meta["streams"] != self.job.data.streams or meta["window"] != self.job.data.steps:
             raise UsageError(
-                f"{path}: trained with data.streams = {meta['streams']} and data.steps = {meta['window']}, this job has "
-                f"{self.job.data.streams} and {self.job.data.steps}: the text would be cut differently; keep them"
+                f"{path}: trained with data.streams = {meta['streams']} and data.steps = {meta['window']}, this job "
+                f"has {self.job.data.streams} and {self.job.data.steps}: the text would be cut differently; keep them"
             )
         self.streams.position = meta["position"]
         if self.root:

@@ -35,7 +35,7 @@ def save(trainer: Trainer, root: Path, keep: int, meta: dict[str, Any], words: A
         parameters, state = trainer.dense_arrays()
         record = checkpoint.write_dense(directory, parameters, state, carried, full_meta, words)
         checkpoint.commit(directory, trainer.step, [record, *records], {})
-        checkpoint.prune(root, keep)
+        checkpoint.prune(root.absolute(), keep, directory)
         return directory
 
     return world.from_root(write)
@@ -49,18 +49,18 @@ def load(trainer: Trainer, path: Path) -> dict[str, Any]:
 
     def read() -> tuple[Any, ...]:
         saved = checkpoint.Checkpoint.open(path.absolute())
-        parameters, _ = trainer.dense_arrays()
-        saved.check(
-            {name: array.shape for name, array in parameters.items()},
-            {table.name: (table.rows, table.dim) for table in trainer.tables},
-            trainer.optimizer.slots,
-        )
         wrote, now = saved.meta.get("optimizer", {}).get("name"), trainer.optimizer.name
         if wrote != now:
             raise CheckpointError(
                 f"{saved.directory}: written with optimizer '{wrote}', this run has '{now}': their state differs; "
                 "use the same kind of optimizer"
             )
+        parameters, _ = trainer.dense_arrays()
+        saved.check(
+            {name: array.shape for name, array in parameters.items()},
+            {table.name: (table.rows, table.dim) for table in trainer.tables},
+            trainer.optimizer.slots,
+        )
         return saved.directory, saved.meta, saved.read_dense(), saved.carried()
 
     directory, meta, (values, state), carried = world.from_root(read)

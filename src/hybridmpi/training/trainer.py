@@ -127,7 +127,7 @@ class Trainer:
         while self.step < steps:
             try:
                 batch = next(iterator, None)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 batch = _Failure(error)
             outcome = self.train_step(batch)
             if outcome is None:
@@ -183,7 +183,7 @@ class Trainer:
             {category: after[category] - before[category] for category in after},
         )
 
-    def _compute(self, batch: Any, phases: Phases) -> tuple[Report, list[SparseRows], Exception | None]:
+    def _compute(self, batch: Any, phases: Phases) -> tuple[Report, list[SparseRows], BaseException | None]:
         """Forward and backward on this rank; never raises, so that every rank reaches the agreement."""
         draws.begin_step(self.seed, self.step, self.world.compute.Get_rank())
         for _, parameter in self._parameters:
@@ -202,7 +202,7 @@ class Trainer:
                 phases.add("pull", in_pull)
                 phases.lap("forward", elsewhere=in_pull)
                 loss.backward()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             failure, report.failed = error, True
         for _, parameter in self._parameters:
             parameter.finish_step()
@@ -249,19 +249,19 @@ class Trainer:
 
     # -- what ends or skips a step ---------------------------------------------------------------------------------
 
-    def _raise_together(self, failure: Exception | None) -> None:
+    def _raise_together(self, failure: BaseException | None) -> None:
         """Raise the first failing rank's error on every rank, with the same text."""
         world = self.world
-        mine = None if failure is None else (world.rank, type(failure), describe(failure))
-        rank, kind, text = next(entry for entry in world.gather(mine) if entry is not None)
+        mine = None if failure is None else (world.rank, describe(failure))
+        rank, text = next(entry for entry in world.gather(mine) if entry is not None)
         message = f"rank {rank}, step {self.step + 1}: {text}"
-        if rank == world.rank and not isinstance(failure, HybridMPIError):
-            # A fault in the user's own code: its traceback says most.
-            failure.add_note(f"hybridmpi: {message}")
-            raise failure
-        if issubclass(kind, HybridMPIError) and rank == world.rank:
-            raise kind(message) from failure
-        raise RemoteError(message)
+        if rank != world.rank:
+            raise RemoteError(message)
+        if isinstance(failure, HybridMPIError):
+            raise type(failure)(message) from failure
+        # A fault in the user's own code: its traceback says most.
+        failure.add_note(f"hybridmpi: this was rank {rank} in step {self.step + 1}")
+        raise failure
 
     def _handle_nonfinite(self, report: Report, gradients: list[SparseRows]) -> None:
         """Stop all ranks, or let all skip this step."""
@@ -329,7 +329,7 @@ class Trainer:
 class _Failure:
     """In place of a batch: the error that reading it raised, which all ranks must hear of."""
 
-    error: Exception
+    error: BaseException
 
 
 def examples(batch: Any) -> float:

@@ -1,134 +1,177 @@
-"""A small training program in which one rank fails: python faulty.py FOLDER FAULT RANK [--servers N] [--by WAY].
+"""A small training program in which one rank fails: python faulty.py FOLDER FAULT RANK [options].
 
 It is what a user would write: a table, a layer, a loop over batches. In step FAULTY_STEP world rank RANK does what
-FAULT says. Every rank leaves its process id in FOLDER, the faulty one the time of the fault.
+FAULT says. Every rank leaves its process id in FOLDER, the faulty one also the time of the fault. With --report a
+compute rank survives what `fit` raises and writes what it saw: the error, and the state of its parameters after every
+step.
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 import hybridmpi as hm
+from hybridmpi.errors import HybridMPIError
+from hybridmpi.sparse.shard import Shard
 
 ROWS, DIM, WORDS = 100, 8, 16
 FAULTY_STEP = 5
-STEPS = 2000  # more than a test waits for: the ranks are at work when the fault comes
+EVERY_RANK = -1
+ENDLESS = 1_000_000  # steps: the ranks are at work when the fault comes, and would go on for long
+
+
+def strike(folder):
+    """Note the time of the fault."""
+    (folder / "struck").write_text(repr(time.time()))
+
+
+def fail(fault, folder):
+    """Do what `fault` says, somewhere in a rank's own work."""
+    strike(folder)
+    if fault == "exception":
+        raise ZeroDivisionError("a fault of the user's own")
+    if fault == "unpicklable":
+
+        class LocalError(Exception):
+            pass
+
+        raise LocalError("of a class that other ranks cannot know")
+    if fault.startswith("exit"):
+        sys.exit(int(fault.removeprefix("exit")))
+    if fault == "interrupt":
+        raise KeyboardInterrupt
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError(f"no fault is named {fault}")
 
 
 class Model(hm.nn.Module):
-    """The mean square of a linear map of rows: just enough for one dense parameter and one table."""
+    """The mean square of a linear map of rows: one table and a dense layer."""
 
-    def __init__(self, fault):
+    def __init__(self):
         self.rows = hm.nn.Embedding(ROWS, DIM)
         self.linear = hm.nn.Linear(DIM, 1)
-        self.fault = fault
 
-    def loss(self, ids):
-        if (ids == ids.dtype.type(-7)).all():  # the batch that marks the faulty step on the faulty rank
-            ids = self.fault(ids)
-        outputs = self.linear(self.rows(ids))
-        return hm.autograd.mean(outputs * outputs)
-
-
-class Faults:
-    """What can go wrong, each a method; `strike` notes the time first."""
-
-    def __init__(self, folder, kind):
-        self.folder, self.kind = folder, kind
-
-    def strike(self):
-        (self.folder / "struck").write_text(repr(time.time()))
-
-    def in_model(self, ids):
-        """What the model does instead of working with the marked batch; returns ids to go on with."""
-        self.strike()
-        if self.kind == "model":
-            raise ZeroDivisionError("a fault of the user's own")
-        if self.kind == "exit":
-            sys.exit(3)
-        if self.kind == "interrupt":
-            raise KeyboardInterrupt
-        if self.kind == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        ids = np.arange(WORDS)
-        if self.kind == "id":
+    def loss(self, batch):
+        _, ids, fault, folder = batch
+        if fault == "id":
+            strike(folder)
+            ids = ids.copy()
             ids[11] = ROWS
-        return ids
-
-    def in_server(self):
-        """Make the row update of this server rank fail in the faulty step."""
-        from hybridmpi.sparse.shard import Shard
-
-        apply = Shard.apply
-
-        def faulty(shard, weights, step):
-            if step == FAULTY_STEP:
-                self.strike()
-                if self.kind == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                raise ArithmeticError("a fault in the row update")
-            return apply(shard, weights, step)
-
-        Shard.apply = faulty
+        elif fault not in ("", "nan"):
+            fail(fault, folder)
+        outputs = self.linear(self.rows(ids))
+        loss = hm.autograd.mean(outputs * outputs)
+        if fault == "nan":  # the root of nothing: a finite loss, a gradient that is not
+            strike(folder)
+            loss = loss + hm.autograd.sum(hm.autograd.power(outputs * 0.0, 0.5))
+        return loss
 
 
-def batches(world, faults, faulty):
-    """Batches of random ids, other ones on every rank; the faulty step's is marked."""
+def batches(world, options):
+    """Batches of random ids, other ones on every rank; the faulty rank's carries the fault in the faulty step."""
     random = np.random.default_rng([3, world.rank])
-    for step in range(1, STEPS + 1):
-        if faulty and step == FAULTY_STEP and faults.kind == "batches":
-            faults.strike()
-            raise OSError("a fault in the reader")
-        yield np.full(WORDS, -7) if faulty and step == FAULTY_STEP else random.integers(0, ROWS, WORDS)
+    where, _, fault = options.fault.rpartition(":")
+    for step in range(1, options.steps + 1):
+        faulty = options.rank in (world.rank, EVERY_RANK) and step == FAULTY_STEP
+        if faulty and where == "reader":
+            fail(fault, options.folder)
+        ids = random.integers(0, ROWS, WORDS)
+        yield ids, ids, fault if faulty and where == "" else "", options.folder
+
+
+def fail_in_update(fault, folder):
+    """Make the row update of this server rank fail in the faulty step."""
+    apply = Shard.apply
+
+    def faulty(shard, weights, step):
+        if step == FAULTY_STEP:
+            fail(fault, folder)
+        return apply(shard, weights, step)
+
+    Shard.apply = faulty
+
+
+def digest(trainer):
+    """Return a number that tells whether two compute ranks see the same parameters, dense and sparse."""
+    parameters, _ = trainer.dense_arrays()
+    arrays = [parameters[name] for name in sorted(parameters)] + [trainer.tables[0].pull(np.arange(ROWS))]
+    return zlib.crc32(b"".join(array.tobytes() for array in arrays))
+
+
+def train(world, options):
+    """Train on this compute rank."""
+    trainer = hm.Trainer(world, Model(), hm.optim.Adagrad(0.1), nonfinite=options.nonfinite)
+    if not options.report:
+        trainer.fit(batches(world, options), options.steps)
+        print("trained to the end", flush=True)
+        return
+    seen = {"error": None, "digests": [], "skipped": []}
+
+    def note(result):
+        seen["digests"].append(digest(trainer))
+        if result.skipped:
+            seen["skipped"].append(result.step)
+
+    source = batches(world, options)
+    while trainer.step < options.steps:
+        try:
+            trainer.fit(source, options.steps, note)
+        except (HybridMPIError, ZeroDivisionError) as error:
+            seen["error"] = [type(error).__name__, str(error)]
+            note(argparse.Namespace(skipped=False))
+            # Its batch is gone; fit goes on with the next one. The step has not been taken.
+            options.steps -= 1
+    (options.folder / f"report{world.rank}.json").write_text(json.dumps(seen))
+
+
+def start(world, options):
+    """Leave this rank's process id, and prepare the fault of a server."""
+    (options.folder / f"rank{world.rank}").write_text(str(os.getpid()))
+    where, _, fault = options.fault.rpartition(":")
+    if where == "server" and world.rank == options.rank:
+        fail_in_update(fault, options.folder)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("fault")
+    parser.add_argument("fault", help="what, in the model; or reader:what, server:what")
     parser.add_argument("rank", type=int)
     parser.add_argument("--servers", type=int, default=1)
-    parser.add_argument("--by", choices=["run", "world", "bare"], default="run")
+    parser.add_argument("--by", choices=["run", "with", "world"], default="run")
+    parser.add_argument("--steps", type=int, default=ENDLESS)
+    parser.add_argument("--nonfinite", default="stop")
+    parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
-    faults = Faults(options.folder, options.fault)
 
-    def train(world):
-        faulty = world.rank == options.rank
-        trainer = hm.Trainer(world, Model(faults.in_model), hm.optim.Adagrad(0.1))
-        if world.on_root():
-            print(f"training on {len(world.clients)} compute ranks", flush=True)
-        trainer.fit(batches(world, faults, faulty), STEPS)
-        print("trained to the end", flush=True)
+    if options.by == "run":
+        # The servers of `run` never come into our code: prepare them when their world is made.
+        made = hm.World.__init__
 
-    def note_and_train(world):
-        (options.folder / f"rank{world.rank}").write_text(str(os.getpid()))
-        if world.is_server and world.rank == options.rank:
-            faults.in_server()
-        if not world.is_server:
-            train(world)
+        def make_and_start(world, *arguments, **others):
+            made(world, *arguments, **others)
+            start(world, options)
 
-    if options.by == "run":  # the server ranks never come into train
-        original = hm.World.__init__
-
-        def noting(world, *arguments, **others):
-            original(world, *arguments, **others)
-            (options.folder / f"rank{world.rank}").write_text(str(os.getpid()))
-            if world.is_server and world.rank == options.rank:
-                faults.in_server()
-
-        hm.World.__init__ = noting
-        hm.run(train, servers=options.servers)
-    elif options.by == "world":
+        hm.World.__init__ = make_and_start
+        hm.run(lambda world: train(world, options), servers=options.servers)
+    elif options.by == "with":
         with hm.World(options.servers) as world:
-            note_and_train(world)
+            start(world, options)
+            if not world.is_server:
+                train(world, options)
     else:
         world = hm.World(options.servers)
-        note_and_train(world)
+        start(world, options)
+        if not world.is_server:
+            train(world, options)
         world.close()
 
 

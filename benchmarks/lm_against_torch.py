@@ -1,0 +1,137 @@
+"""The language model side by side with PyTorch: one model, one machine, one sitting.
+
+Purpose     words/s of `hybridmpi bench lm` (2 compute ranks and 1 server) beside every variant of peers/lm_ddp.py (2
+            processes on gloo): dense and sparse gradients under DistributedDataParallel, and all-gather by hand
+Environment a Python with hybridmpi runs this file; --torch-python names one with torch:
+            python -m venv V && V/bin/pip install torch==2.13.0 numpy==2.4.6
+Usage       python benchmarks/lm_against_torch.py --torch-python V/bin/python [--rounds 3] [--json]
+Validated   by each program: a small model must end where one process ends, the replicas must agree, the loss must
+            fall; a program whose result is wrong ends this one too, and nothing is reported
+Time        each round runs every program once, one after the other, each with 3 untimed and 7 x 5 timed training steps
+            of 2 x 32 x 20 words; all have one BLAS thread a process. The ratio is the median over the rounds of our
+            median over that of the variant that was best in all. On a busy machine, compare "max".
+
+What differs: torch's LSTM has two biases that are both trained, so its losses fall faster (with the second one frozen,
+the same words, candidates and initial values give the same losses to six digits); ours draws the sampled classes once
+for all ranks, torch's program once for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+PEERS = Path(__file__).parent / "peers"
+OURS = "hybridmpi"
+VARIANTS = ("dense", "sparse", "allgather")
+# A program takes about 20 s on two quiet cores.
+TIMEOUT_SECONDS = 300
+
+
+def main() -> int:
+    """Run all programs in turn, print the table, and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch-python", required=True, metavar="PATH", help="a Python interpreter that has torch")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each program runs (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+
+    programs = {OURS: [sys.executable, "-m", "hybridmpi", "launch", "-n", "3", "--", "bench", "lm", "--json"]}
+    for variant in VARIANTS:
+        peer = [str(PEERS / "lm_ddp.py"), "--ranks", "2", "--grad", variant]
+        programs[f"torch {variant}"] = [options.torch_python, *peer]
+    runs: dict[str, list[dict]] = {name: [] for name in programs}
+    for number in range(options.rounds):
+        for name, argv in programs.items():
+            print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
+            runs[name].append(_run(name, argv))
+    summary = summarise(runs)
+    print(as_table(summary))
+    if options.json:
+        print(json.dumps(summary))
+    return 0
+
+
+def _run(name: str, argv: list[str]) -> dict:
+    """Run one program in a process group of its own; return the JSON object on its last line. Ends us if it fails."""
+    environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    try:
+        output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        _, errors = process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            sys.exit(f"{name}: no end after {TIMEOUT_SECONDS} s\n{errors}")
+        raise
+    if process.returncode:
+        sys.exit(f"{name} failed with exit status {process.returncode}; nothing is reported\n{output}{errors}")
+    return json.loads(output.splitlines()[-1])
+
+
+def summarise(runs: dict[str, list[dict]]) -> dict:
+    """Return what the table shows, as one object in the form that `hybridmpi bench --json` has."""
+    rows = {name: [run["results"][0] if name == OURS else run for run in found] for name, found in runs.items()}
+    medians = {name: [row["median"] for row in found] for name, found in rows.items()}
+    best = max((name for name in rows if name != OURS), key=lambda name: statistics.median(medians[name]))
+    results = []
+    for name, found in rows.items():
+        results.append({
+            "name": name,
+            "median": statistics.median(medians[name]),
+            "min": min(row["min"] for row in found),
+            "max": max(row["max"] for row in found),
+            "unit": "words/s",
+            "repeats": len(found),
+            "ratio": {best: _ratio(medians[name], medians[best])},
+            "ratio_by_round": [round(a / b, 3) for a, b in zip(medians[name], medians[best], strict=True)],
+        })  # fmt: skip
+    ours = rows[OURS]
+    phases = {
+        phase: round(statistics.median(row["phases_ms"][phase] for row in ours), 3) for phase in ours[0]["phases_ms"]
+    }
+    return {
+        "bench": "lm_against_torch",
+        "params": runs[OURS][0]["params"],
+        "machine": runs[OURS][0]["machine"] | {"torch": runs["torch dense"][0]["version"]},
+        "validated": True,
+        "best": best,
+        "results": results,
+        "phases_ms": phases,
+        "bytes_per_step": ours[0]["bytes_per_step"],
+        "load_average_by_round": [run["machine"]["load_average"][0] for run in runs[OURS]],
+    }
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
+
+
+def as_table(summary: dict) -> str:
+    """Return the summary for people."""
+    lines = [f"{'words/s':<18}{'median':>10}{'min':>10}{'max':>10}   x {summary['best']} (by round)"]
+    for row in summary["results"]:
+        by_round = ", ".join(f"{value:.2f}" for value in row["ratio_by_round"])
+        rates = "".join(f"{row[what]:>10,.0f}" for what in ("median", "min", "max"))
+        lines.append(f"{row['name']:<18}{rates}   {row['ratio'][summary['best']]:.2f} ({by_round})")
+    lines.append("ours, ms of a step by phase (compute rank 0): "
+                 + ", ".join(f"{phase} {value:g}" for phase, value in summary["phases_ms"].items()))
+    lines.append("ours, bytes of a step (compute rank 0): "
+                 + ", ".join(f"{name} {value:,}" for name, value in summary["bytes_per_step"].items()))
+    lines.append(f"load average at the end of our runs: {', '.join(map(str, summary['load_average_by_round']))} "
+                 f"on {summary['machine']['cores']} cores")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""`hybridmpi train` from end to end: what it prints, what it leaves, that it learns, on several numbers of ranks."""
+
+import os
+import pty
+import re
+import select
+import shlex
+import subprocess
+import sys
+import time
+
+import pytest
+from launching import kill_session, run_process
+from runs import TIMEOUT, arguments, assert_whole, finished, train, write_job
+
+STEPS = 160
+PHASES = {"pull", "forward", "backward", "wait", "push", "allreduce", "update"}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return write_job(tmp_path_factory.mktemp("train"))
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, "per-node"), (3, "per-node"), (4, "2"), (2, "0")])
+def test_it_learns_and_leaves_what_it_says(job, ranks, servers):
+    run = train(
+        job,
+        f"learns{ranks}",
+        ranks,
+        f"training.steps={STEPS}",
+        "training.evaluate=quarters",
+        f"world.servers={servers}",
+    )
+    output = run.outcome.output
+    computing = {1: 1, 3: 2, 4: 2, 2: 2}[ranks]
+    assert f"plan: {computing} compute rank" in output
+    assert re.search(r"^  lstm.weight_h .* dense ", output, re.MULTILINE)
+    assert re.search(r"^  embedding .* sparse ", output, re.MULTILINE)
+
+    # Perplexity: printed and recorded at each quarter, falling, and far below the model without context.
+    evaluations = run.of_kind("evaluation")
+    assert [line["step"] for line in evaluations] == [40, 80, 120, 160]
+    found = [line["perplexity"] for line in evaluations]
+    assert found == sorted(found, reverse=True) and found[-1] < found[0] / 2, found
+    assert found[-1] < evaluations[-1]["unigram_perplexity"] / 2
+    assert f"step 160: held-out perplexity {found[-1]:.1f} on {evaluations[-1]['words']:,} words" in output
+
+    # Metrics: a line for the run, one for every step, with its phases and bytes.
+    (head,) = run.of_kind("run")
+    assert head["compute_ranks"] == computing and head["servers"] == (ranks - computing)
+    assert head["job"]["model"]["width"] == 32
+    steps = run.of_kind("step")
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
+    for line in steps:
+        assert line["examples"] == 12 * 10 and not line["skipped"] and line["words_per_s"] > 0
+        assert line["phases"].keys() == PHASES and all(seconds > -1e-6 for seconds in line["phases"].values()), line
+        assert sum(line["phases"].values()) <= line["seconds"] * 1.01 + 1e-4, line
+        assert line["bytes"]["push_rows"] > 0 and line["bytes"]["pull_rows"] > 0
+        assert (line["bytes"]["allreduce"] > 0) == (computing > 1)
+
+    # A line of progress for every step (progress = 0), none of them redrawn.
+    shown = re.findall(r"^step (\d+) of 160 \(\d+%\)  loss [\d.]+  [\d,]+ words/s$", output, re.MULTILINE)
+    assert [int(step) for step in shown] == list(range(1, STEPS + 1))
+    assert "\r" not in output and "\x1b" not in output
+
+    # The command that it ends with works, and the checkpoint is whole.
+    command = output.split("look into it with:\n", 1)[1].splitlines()[0].strip()
+    inspected = run_process(shlex.split(command), TIMEOUT)
+    assert inspected.code == 0, str(inspected)
+    for word in ("embedding", "output", "lstm.weight_x", "160"):
+        assert word in inspected.output
+    assert_whole(run.directory)
+    assert run.checkpoint().step == STEPS
+
+
+def test_set_replaces_values_of_the_job_file(job):
+    run = train(job, "sets", 1, "training.steps=2", "optimizer.kind=adam", "optimizer.rate=0.01", "model.width=16")
+    (head,) = run.of_kind("run")
+    assert head["job"]["model"]["width"] == 16 and len(run.losses) == 2
+    saved = run.checkpoint()
+    assert saved.meta["optimizer"]["name"] == "adam" and saved.tables["embedding"].dim == 16
+
+
+def test_a_bar_on_a_terminal(job):
+    """On a terminal one line is redrawn; what is printed in between stands on lines of its own."""
+    leader, follower = pty.openpty()
+    line = [sys.executable, *arguments(job, "bar", "training.steps=40", "training.evaluate=20")]
+    process = subprocess.Popen(line, stdout=follower, stderr=follower, stdin=subprocess.DEVNULL, start_new_session=True)
+    os.close(follower)
+    written, deadline = b"", time.monotonic() + TIMEOUT
+    try:
+        while time.monotonic() < deadline:
+            if select.select([leader], [], [], 0.1)[0]:
+                try:
+                    part = os.read(leader, 1 << 16)
+                except OSError:  # the terminal is closed
+                    break
+                if not part:
+                    break
+                written += part
+        process.wait(timeout=10)
+    finally:
+        kill_session(process.pid)
+        process.wait()
+        os.close(leader)
+    text = written.decode()
+    assert process.returncode == 0, text
+    assert re.search(r"\r\x1b\[K#{10,} 40/40  loss [\d.]+  [\d,]+ words/s\r?\n", text), text
+    assert re.search(r"^step 20: held-out perplexity", text, re.MULTILINE), text
+
+
+def test_only_the_newest_checkpoints_are_kept(job):
+    run = train(job, "keep", 3, "training.steps=10", "checkpoint.every=2", "checkpoint.keep=3")
+    assert sorted(path.name for path in run.directory.iterdir()) == [f"step-{step:08d}" for step in (6, 8, 10)]
+    for path in run.directory.iterdir():
+        assert_whole(path)
+
+
+def test_a_shorter_run_in_the_same_directory_keeps_what_it_wrote(job):
+    train(job, "again", 1, "training.steps=4", "checkpoint.every=2")
+    run = train(job, "again", 1, "training.steps=1")
+    assert "step-00000001" in {path.name for path in run.directory.iterdir()}
+
+
+def test_a_checkpoint_directory_that_cannot_be_made(job):
+    (job.parent / "file").write_text("no directory")
+    directory = job.parent / "file" / "run"
+    run = train(job, "unwritable", 3, "training.steps=2", f"checkpoint.directory={directory}", code=1)
+    (message,) = re.findall(r"^hybridmpi: .*", run.outcome.output, re.MULTILINE)
+    assert "rank 0 of 3" in message and str(directory) in message and "expected a writable directory" in message
+    assert len(run.losses) == 2, "the metrics of the steps that were done are lost"
+
+
+def test_a_metrics_file_that_cannot_be_written(job):
+    (job.parent / "file").write_text("no directory")
+    path = job.parent / "file" / "metrics.jsonl"
+    run = train(job, "unwritten", 3, "training.steps=2", f"metrics.path={path}", code=2)
+    (message,) = re.findall(r"^hybridmpi: .*", run.outcome.output, re.MULTILINE)
+    assert str(path) in message and "cannot be written" in message and "set metrics.path" in message
+
+
+def test_the_launch_command_starts_it(job):
+    """The whole way of a user: `hybridmpi launch -n 3 -- train JOB`."""
+    line = [sys.executable, "-m", "hybridmpi", "launch", "-n", "3", "--", *arguments(job, "launched")[2:]]
+    outcome = run_process(line, TIMEOUT)
+    assert outcome.code == 0 and outcome.left == (), str(outcome)
+    first = outcome.output.splitlines()[0]
+    assert " -n 3 " in first and "hybridmpi train" in first
+    assert len(finished(job, "launched", outcome).losses) == 24

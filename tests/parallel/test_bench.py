@@ -1,0 +1,184 @@
+"""`hybridmpi bench` at tiny sizes: it ends, its last line is one JSON object, and a wrong result is an error."""
+
+import importlib.util
+import json
+import sys
+
+import pytest
+from launching import ROOT, run_mpi, run_process
+
+from hybridmpi.bench.measure import numbers
+from hybridmpi.cli.main import main
+from hybridmpi.errors import UsageError
+
+TINY = {
+    "allreduce": ["--bytes", "4,4096", "--repeats", "2"],
+    "sparse": ["--rows", "50", "--dim", "3", "--table", "400", "--repeats", "2"],
+    "aggregate": ["--rows", "500", "--dim", "1,7", "--table", "300", "--repeats", "2"],
+    "lm": [
+        *("--vocab", "500", "--width", "8", "--hidden", "16", "--samples", "32", "--batch", "16", "--steps", "10"),
+        *("--repeats", "2", "--steps-per-repeat", "40"),
+    ],
+}
+NAMES = {
+    "allreduce": {"mpi", "naive", "ring"},
+    "sparse": {f"{kind} {path}" for kind in ("pull", "push") for path in ("shared", "message", "get")},
+    "aggregate": {f"{way}, dim {dim}" for way in ("hybridmpi", "numpy add.at", "numpy reduceat") for dim in (1, 7)},
+    "lm": {"words"},
+}
+
+
+def result_of(outcome, name):
+    """Return the JSON object of a run, whose form DESIGN.md fixes."""
+    assert outcome.code == 0, str(outcome)
+    found = json.loads(outcome.output.splitlines()[-1])
+    assert found["bench"] == name and found["validated"] is True and found["params"] and found["machine"]
+    assert NAMES[name] <= {row["name"] for row in found["results"]}
+    for row in found["results"]:
+        assert 0 < row["min"] <= row["median"] <= row["max"] and row["repeats"] >= 2 and row["unit"]
+        assert row.get("bytes", row.get("n", 0)) > 0
+        assert all(ratio > 0 for ratio in row.get("ratio", {}).values())
+    return found
+
+
+@pytest.mark.mpi(ranks=[2, 3])
+@pytest.mark.parametrize("name", TINY)
+def test_last_line_is_a_validated_result(ranks, name):
+    # Open MPI may pass a rank's stderr on at any time: only stdout counts.
+    found = result_of(run_mpi(ranks, ["-m", "hybridmpi", "bench", name, *TINY[name], "--json"]), name)
+    servers = 1 if name in ("sparse", "lm") else 0
+    assert found["machine"]["servers"] == servers and found["machine"]["compute_ranks"] == ranks - servers
+    if name == "lm":
+        check_time_and_bytes_of_a_step(found["results"][0], ranks - 1)
+
+
+def check_time_and_bytes_of_a_step(row, compute):
+    sent, phases = row["bytes_per_step"], row["phases_ms"]
+    # Each parameter starts at a multiple of 16 elements: bias 64, projection 8 x 16, weight_h and weight_x 64 x 8.
+    dense = 4 * (64 + 128 + 512 + 512)
+    assert sent["allreduce"] == 2 * (compute - 1) * dense // compute
+    # One server, in shared memory: rows are pulled without asking, and all that is pulled gets a gradient.
+    assert sent["pull_ids"] == 0 and sent["pull_rows"] == sent["push_rows"] > 0 and sent["push_ids"] > 0
+    assert sent["control"] == 32 + 3 * 16
+    assert row["n"] == compute * 16 * 10
+    assert {"pull", "forward", "backward", "wait", "push", "allreduce", "update", "server busy"} <= set(phases)
+    assert min(phases.values()) > -1e-3 and phases["forward"] > 0 and phases["server busy"] > 0
+
+
+@pytest.mark.parametrize("name", ["aggregate", "lm"])
+def test_a_single_process_needs_no_mpirun(name):
+    outcome = run_process([sys.executable, "-m", "hybridmpi", "bench", name, *TINY[name], "--json"], timeout=120)
+    assert result_of(outcome, name)["machine"]["compute_ranks"] == 1
+
+
+@pytest.mark.mpi(ranks=[3])
+def test_rows_on_the_compute_ranks(ranks):
+    program = ["-m", "hybridmpi", "bench", "sparse", *TINY["sparse"], "--servers", "0", "--json"]
+    found = result_of(run_mpi(ranks, program), "sparse")
+    assert found["machine"]["servers"] == 0 and found["machine"]["compute_ranks"] == ranks
+
+
+BROKEN = """
+import sys
+from hybridmpi import collectives, kernels
+from hybridmpi.cli.main import main
+from hybridmpi.optim import Adagrad
+
+def spoil_ring(comm, buffer):
+    buffer += 1
+    return 0
+
+def spoil_aggregate(ids, values, rows, scale=None):
+    unique, sums = right(ids, values, rows, scale)
+    return unique, sums * 1.001
+
+def spoil_adagrad(self, table, state, positions, gradients, step):
+    table[positions] -= 0.01 * gradients
+
+right = kernels.aggregate
+collectives.ALGORITHMS["ring"] = spoil_ring
+kernels.aggregate = spoil_aggregate
+Adagrad.update_rows = spoil_adagrad
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("name", ["allreduce", "aggregate", "sparse"])
+def test_a_wrong_result_is_an_error_and_no_row(name):
+    outcome = run_process([sys.executable, "-c", BROKEN, "bench", name, *TINY[name], "--json"], timeout=120)
+    assert outcome.code == 1 and "nothing is reported" in outcome.output, str(outcome)
+    assert '"results"' not in outcome.output
+
+
+BROKEN_PUSH = """
+import sys
+import numpy as np
+from hybridmpi.cli.main import main
+from hybridmpi.sparse.client import Client
+
+def push(self, gradients, weight):
+    right(self, [(t, ids, values * np.float32(1 + self.world.rank)) for t, ids, values in gradients], weight)
+
+right, Client.push = Client.push, push
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.mpi(ranks=[3])
+def test_a_model_that_ends_elsewhere_than_one_process_is_an_error(ranks):
+    outcome = run_mpi(ranks, ["-c", BROKEN_PUSH, "bench", "lm", *TINY["lm"], "--json"])
+    assert outcome.code == 1 and "does not end where one process ends" in outcome.output, str(outcome)
+    assert '"results"' not in outcome.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["lm", "--vocab", "0"], "whole number from 1 up"),
+        (["lm", "--servers", "some"], "number of servers"),
+        (["aggregate", "--rows", "many"], "whole number from 1 up"),
+        (["speed"], "invalid choice"),
+    ],
+)
+def test_wrong_arguments(arguments, text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", *arguments])
+    assert ended.value.code == 2 and text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "0", "4k", "8,-8", "8,,8"])
+def test_wrong_lists_of_numbers(text):
+    with pytest.raises(UsageError, match="whole numbers from 1 up"):
+        numbers(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [(["--rows", "500", "--table", "400"], "only 400 rows"), (["--paths", "pigeon"], "shared, message, get")],
+)
+def test_impossible_sparse_benchmarks(arguments, text):
+    outcome = run_process([sys.executable, "-m", "hybridmpi", "bench", "sparse", *arguments], timeout=60)
+    assert outcome.code == 2 and text in outcome.output, str(outcome)
+
+
+def test_comparison_with_torch_finds_the_best_variant_and_its_ratio():
+    where = importlib.util.spec_from_file_location("lm_against_torch", ROOT / "benchmarks" / "lm_against_torch.py")
+    program = importlib.util.module_from_spec(where)
+    where.loader.exec_module(program)
+
+    def peer(median):
+        return {"median": median, "min": median - 1, "max": median + 1, "version": "torch 2"}
+
+    def ours(median):
+        result = peer(median) | {"phases_ms": {"forward": median / 10}, "bytes_per_step": {"allreduce": 8}}
+        machine = {"load_average": [0.5], "cores": 2}
+        return {"params": {}, "machine": machine, "results": [result]}
+
+    rates = {"torch dense": (1, 9, 2), "torch sparse": (10, 20, 40), "torch allgather": (30, 10, 11)}
+    runs = {"hybridmpi": [ours(40), ours(60), ours(100)]} | {n: [peer(m) for m in r] for n, r in rates.items()}
+    found = program.summarise(runs)
+    first = found["results"][0]
+    assert found["best"] == "torch sparse" and first["ratio"] == {"torch sparse": 3.0}
+    assert first["ratio_by_round"] == [4.0, 3.0, 2.5] and (first["min"], first["median"], first["max"]) == (39, 60, 101)
+    assert found["phases_ms"] == {"forward": 6.0}
+    assert "3.00 (4.00, 3.00, 2.50)" in program.as_table(found)
