@@ -207,21 +207,19 @@ class Cluster:
         """Send from the first to the second host of all pairs at once; return the bit/s of all together."""
         python = [sys.executable, "-I", "-S", PROBE]
         warm_up = WARM_UP_ROUND_TRIPS * 2e-6 * self.delay_us
-        seconds = warm_up + (CHECK_SECONDS_DELAYED if self.delay_us else CHECK_SECONDS)
-        receivers = [self._start(target, [*python, "receive", str(warm_up)]) for _, target in pairs]
-        senders = []
+        seconds = CHECK_SECONDS_DELAYED if self.delay_us else CHECK_SECONDS
+        receivers = [self._start(target, [*python, "receive", str(warm_up), str(seconds)]) for _, target in pairs]
+        started = list(receivers)
         try:
             for receiver in receivers:
                 receiver.stdout.readline()
-            for source, target in pairs:
-                senders.append(self._start(source, [*python, "send", self.layout.address(target), str(seconds)]))
-            lines = [process.communicate(timeout=seconds + 60)[0] for process in receivers]
-            for process in senders:
-                process.communicate()
+            started += [self._start(source, [*python, "send", self.layout.address(target)]) for source, target in pairs]
+            lines = [receiver.communicate(timeout=warm_up + seconds + 60)[0] for receiver in receivers]
         finally:
             self.spaces.end_jobs()
-        if any(process.returncode for process in senders + receivers):
-            raise HybridMPIError(f"emulated cluster: {name}: the TCP probe failed: {' '.join(lines)}")
+            words = [process.communicate()[0] for process in started if not process.stdout.closed]
+        if any(receiver.returncode for receiver in receivers):
+            raise HybridMPIError(f"emulated cluster: {name}: the TCP probe failed: {' '.join(lines + words)}")
         seen = [[float(word) for word in line.split()] for line in lines]
         total = sum(count for count, _, _ in seen)
         elapsed = max(last for _, _, last in seen) - min(first for _, first, _ in seen)

@@ -8,7 +8,7 @@ import numpy as np
 
 import hybridmpi as hm
 from hybridmpi import data, nn, optim
-from hybridmpi.errors import NonFiniteError, RemoteError
+from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.planning.traffic import pull_rows, push_rows, ring_allreduce, row_ids
 
@@ -239,6 +239,27 @@ def check_a_failing_rank_changes_nothing_and_all_hear(comm):
         after = [*trainer.dense_arrays()[0].values(), trainer.tables[0].pull(np.arange(20))]
         assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
         trainer.train_step(examples_of(1, 6))  # and all can go on
+        world.barrier()
+
+    for servers in server_counts(comm):
+        hm.run(main, servers=servers, comm=comm)
+
+
+def check_a_rank_that_leaves_early_is_named(comm):
+    """The last compute rank closes its trainer after a step, the others go on: all hear of it, nobody hangs."""
+
+    def main(world):
+        trainer = hm.Trainer(world, Regression(), optim.SGD(0.1))
+        last = world.compute.Get_rank() == world.compute.Get_size() - 1
+        trainer.train_step(examples_of(0, 6))
+        if len(world.clients) > 1:
+            try:
+                trainer.close() if last else trainer.train_step(examples_of(1, 6))
+            except HybridMPIError as error:
+                assert f"rank {world.clients[-1]} has left the training" in str(error)
+            else:
+                raise AssertionError("a rank left and nobody noticed")
+            trainer._closed = False  # go on, so that the world can be closed
         world.barrier()
 
     for servers in server_counts(comm):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from hybridmpi import checkpoint
+from hybridmpi.checkpoint import generations
 from hybridmpi.checkpoint import Checkpoint, TableShard, generations
 from hybridmpi.errors import CheckpointError
 
@@ -249,6 +250,26 @@ def test_prune(tmp_path):
     assert [path.name for path in (tmp_path / "step-00000010").iterdir()] == ["notes.txt"]
     assert checkpoint.newest(tmp_path).name == "step-00000040"
     assert checkpoint.prune(tmp_path / "nothing", 1) == []
+
+
+def test_the_newest_is_the_one_committed_last(tmp_path, monkeypatch):
+    """A shorter run in the directory of a longer one: its lower steps are the newer ones, whatever the clock says."""
+    save(tmp_path, 40)
+    save(tmp_path, 50)
+    assert load(tmp_path) == 50
+    save(tmp_path, 10)
+    assert load(tmp_path) == 10
+    ahead = checkpoint.Checkpoint.open(tmp_path).created
+
+    class Slow(generations.datetime):
+        @classmethod
+        def now(cls, zone):
+            return generations.datetime(2020, 1, 1, tzinfo=zone)
+
+    monkeypatch.setattr(generations, "datetime", Slow)
+    save(tmp_path, 20)
+    assert checkpoint.Checkpoint.open(tmp_path).created > ahead and load(tmp_path) == 20
+    assert [path.name for path in checkpoint.prune(tmp_path, 2)] == ["step-00000050", "step-00000040"]
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path):

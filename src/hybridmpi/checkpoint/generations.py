@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,17 @@ def generations(root: str | os.PathLike) -> list[Path]:
 
 
 def newest(root: str | os.PathLike) -> Path | None:
-    """Return the generation with the highest step that has a valid manifest, or None. Local."""
-    return next((path for path in generations(root) if _is_whole(path)), None)
+    """Return the generation that was committed last, of those with a valid manifest, or None. Local.
+
+    Not the one with the highest step: a directory may hold those of an earlier, longer run.
+    """
+    return next(iter(_whole(root)), None)
+
+
+def _whole(root: str | os.PathLike) -> list[Path]:
+    """Return the whole generations below `root`, last committed first."""
+    times = {path: created for path in generations(root) if (created := _created(path)) is not None}
+    return sorted(times, key=lambda path: times[path], reverse=True)
 
 
 def find(path: str | os.PathLike) -> Path:
@@ -122,7 +131,7 @@ def commit(directory: Path, step: int, records: Sequence[FileRecord], meta: Mapp
         directory,
         {
             "step": step,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": _time_of_commit(directory.parent),
             "servers": len(records) - 1,
             "parameters": dense["parameters"],
             "tables": tables,
@@ -135,22 +144,22 @@ def commit(directory: Path, step: int, records: Sequence[FileRecord], meta: Mapp
     return directory
 
 
-def prune(root: str | os.PathLike, keep: int, written: Path | None = None) -> list[Path]:
+def prune(root: str | os.PathLike, keep: int) -> list[Path]:
     """Remove all but the `keep` newest whole generations, and what broken writes before the newest one left. Local.
 
     The manifest goes first, so that a generation half removed does not count. The newest whole generation always stays,
-    and so does what is newer: it may be on its way. `written` stays too: a shorter run in the directory of a longer one
-    writes lower steps. Only files of a checkpoint are removed. Returns what was removed.
+    and so do broken ones of higher steps: they may be on their way. Only files of a checkpoint are removed. Returns
+    what was removed.
     """
     if keep < 1:
         raise CheckpointError(f"prune: keep is {keep}; expected at least 1 generation to keep")
-    found = generations(root)
-    whole = [path for path in found if _is_whole(path)]
+    whole = _whole(root)
     if not whole:
         return []
-    older = found[found.index(whole[0]) + 1 :]
-    kept = [path for path in whole if path.suffix != REPLACED][:keep]
-    removed = [path for path in older if path not in kept and path != written]
+    found = generations(root)
+    kept = {whole[0], *[path for path in whole if path.suffix != REPLACED][:keep]}
+    on_their_way = set(found[: found.index(whole[0])]) - set(whole)
+    removed = [path for path in found if path not in kept and path not in on_their_way]
     for path in reversed(removed):
         _remove(path)
     return removed
@@ -170,9 +179,25 @@ def check_size(directory: Path, record: FileRecord) -> None:
 
 
 def _is_whole(directory: Path) -> bool:
+    return _created(directory) is not None
+
+
+def _created(directory: Path) -> tuple[str, int] | None:
+    """Return when a generation was committed, and its step; None if it is not whole."""
     with suppress(CheckpointError):
-        return read_manifest(directory)["step"] == int(_GENERATION.fullmatch(directory.name)[1])
-    return False
+        content = read_manifest(directory)
+        if content["step"] == int(_GENERATION.fullmatch(directory.name)[1]):
+            return content["created"], content["step"]
+    return None
+
+
+def _time_of_commit(root: Path) -> str:
+    """Return the time, ISO 8601 in UTC; after that of every generation there is, also if hosts' clocks differ."""
+    now = datetime.now(UTC)
+    latest = newest(root)
+    if latest is not None:
+        now = max(now, datetime.fromisoformat(_created(latest)[0]) + timedelta(microseconds=1))
+    return now.isoformat(timespec="microseconds")
 
 
 def _remove(directory: Path) -> None:

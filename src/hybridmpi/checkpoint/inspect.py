@@ -80,7 +80,7 @@ def render(description: dict[str, Any]) -> str:
     lines = [
         str(path),
         f"  step        {description['step']:,}",
-        f"  written     {description['created'].replace('T', ' ').replace('+00:00', ' UTC')}",
+        f"  written     {description['created'][:19].replace('T', ' ')} UTC",
         f"  size        {human_size(description['size'])} in dense.h5, index.h5 and {servers} server file"
         + ("" if servers == 1 else "s"),
         f"  elements    {description['elements']:,}",

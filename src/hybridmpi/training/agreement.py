@@ -22,6 +22,7 @@ class Report:
     failed: bool = False
     nonfinite: bool = False
     stop: bool = False
+    leaving: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,15 @@ class Verdict:
     failed: int
     nonfinite: int
     stop: int
+    leaving: int
 
 
 def agree(world: World, report: Report) -> Verdict:
     """Return the verdict on all compute ranks' reports, the same on each. Collective over compute."""
     # A non-finite loss must not poison the sum: it is reported by its flag.
     loss = report.loss * report.weight if np.isfinite(report.loss) else 0.0
-    mine = np.array([report.weight, loss, report.failed, report.nonfinite, report.stop], np.float64)
+    mine = np.array([report.weight, loss, report.failed, report.nonfinite, report.stop, report.leaving], np.float64)
     total = np.empty_like(mine)
     world.wait_all([world.compute.Iallreduce(mine, total)])
-    weight, loss, failed, nonfinite, stop = total.tolist()
-    return Verdict(weight, loss / weight if weight else 0.0, int(failed), int(nonfinite), int(stop))
+    weight, loss, *flags = total.tolist()
+    return Verdict(weight, loss / weight if weight else 0.0, *map(int, flags))

@@ -35,7 +35,7 @@ def save(trainer: Trainer, root: Path, keep: int, meta: dict[str, Any], words: A
         parameters, state = trainer.dense_arrays()
         record = checkpoint.write_dense(directory, parameters, state, carried, full_meta, words)
         checkpoint.commit(directory, trainer.step, [record, *records], {})
-        checkpoint.prune(root.absolute(), keep, directory)
+        checkpoint.prune(root.absolute(), keep)
         return directory
 
     return world.from_root(write)

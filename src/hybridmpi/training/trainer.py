@@ -160,6 +160,8 @@ class Trainer:
         verdict = agree(self.world, report)
         phases.lap("wait")
         self._stopped = verdict.stop > 0
+        if verdict.leaving:
+            self._refuse_to_part(leaving=False)
         if verdict.failed:
             self._raise_together(failure)
         if verdict.weight == 0:
@@ -263,6 +265,19 @@ class Trainer:
         failure.add_note(f"hybridmpi: this was rank {rank} in step {self.step + 1}")
         raise failure
 
+    def _refuse_to_part(self, leaving: bool) -> None:
+        """Raise on every rank, since some have ended training and the others would wait for them for ever."""
+        everybody = self.world.gather((self.world.rank, leaving))
+        gone = ", ".join(str(rank) for rank, left in everybody if left)
+        error = HybridMPIError(
+            f"step {self.step + 1}: rank {gone} has left the training (returned from main, or closed the Trainer) while "
+            "others take another step. Every compute rank takes the same steps: use Trainer.fit, or train_step(None) "
+            "on a rank without data"
+        )
+        if self.world.on_root():
+            raise error
+        raise RemoteError(str(error))
+
     def _handle_nonfinite(self, report: Report, gradients: list[SparseRows]) -> None:
         """Stop all ranks, or let all skip this step."""
         self.skipped += 1
@@ -320,6 +335,8 @@ class Trainer:
         if self._closed:
             return
         self._closed = True
+        if agree(self.world, Report(leaving=True)).leaving < len(self.world.clients):
+            self._refuse_to_part(leaving=True)
         for _, embedding in self._embeddings:
             embedding.store = None
         self.service.close()
