@@ -124,12 +124,18 @@ def as_table(summary: dict) -> str:
         by_round = ", ".join(f"{value:.2f}" for value in row["ratio_by_round"])
         rates = "".join(f"{row[what]:>10,.0f}" for what in ("median", "min", "max"))
         lines.append(f"{row['name']:<18}{rates}   {row['ratio'][summary['best']]:.2f} ({by_round})")
-    lines.append("ours, ms of a step by phase (compute rank 0): "
-                 + ", ".join(f"{phase} {value:g}" for phase, value in summary["phases_ms"].items()))
-    lines.append("ours, bytes of a step (compute rank 0): "
-                 + ", ".join(f"{name} {value:,}" for name, value in summary["bytes_per_step"].items()))
-    lines.append(f"load average at the end of our runs: {', '.join(map(str, summary['load_average_by_round']))} "
-                 f"on {summary['machine']['cores']} cores")
+    lines.append(
+        "ours, ms of a step by phase (compute rank 0): "
+        + ", ".join(f"{phase} {value:g}" for phase, value in summary["phases_ms"].items())
+    )
+    lines.append(
+        "ours, bytes of a step (compute rank 0): "
+        + ", ".join(f"{name} {value:,}" for name, value in summary["bytes_per_step"].items())
+    )
+    lines.append(
+        f"load average at the end of our runs: {', '.join(map(str, summary['load_average_by_round']))} "
+        f"on {summary['machine']['cores']} cores"
+    )
     return "\n".join(lines)
 
 

@@ -5,10 +5,11 @@
         outcome = cluster.run(["python", "program.py"], ranks=8, placement="round-robin")
 
 `namespaces` makes the hosts, `links` the network between them, `delay` its latency, `placement` and `job` decide what
-MPI is told, `probe` measures links, `cluster` is all of it together, `command` its command line.
+MPI is told, `rates` and `probe` measure links, `cluster` is all of it together, `command` its command line.
 """
 
 from emulated_cluster.cluster import Cluster, Outcome
 from emulated_cluster.namespaces import end_leftovers, reason_against
+from emulated_cluster.rates import Rate
 
-__all__ = ["Cluster", "Outcome", "end_leftovers", "reason_against"]
+__all__ = ["Cluster", "Outcome", "Rate", "end_leftovers", "reason_against"]

@@ -15,16 +15,10 @@ from emulated_cluster import links
 from emulated_cluster.job import describe
 from emulated_cluster.namespaces import Namespaces, reason_against
 from emulated_cluster.placement import BLOCK
+from emulated_cluster.rates import Rate, measure
 from hybridmpi.errors import HybridMPIError, UsageError
 
-PROBE, DELAY = (str(Path(__file__).resolve().with_name(name)) for name in ("probe.py", "delay.py"))
-# With a delay TCP holds back what came after a lost segment for a while, which a longer measurement evens out.
-CHECK_SECONDS, CHECK_SECONDS_DELAYED = 0.25, 1.0
-# TCP starts slowly: it doubles its speed every round trip, from ten segments, and this many are more than enough.
-WARM_UP_ROUND_TRIPS = 20
-# Nothing makes a link faster than its limit, and whatever else runs on the machine's cores makes it slower: what is
-# measured below this share of the limit is measured again, so often in all, and the fastest counts.
-GOOD, TRIES = 0.9, 3
+DELAY = str(Path(__file__).resolve().with_name("delay.py"))
 
 
 @dataclass(frozen=True)
@@ -37,18 +31,6 @@ class Outcome:
 
     def __str__(self) -> str:
         return f"exit {self.code} after {self.seconds:.1f} s\n{self.output}"
-
-
-@dataclass(frozen=True)
-class Rate:
-    """What a link was measured to carry, in Mbit/s of TCP payload, and what it was limited to, headers included."""
-
-    name: str
-    measured: float
-    limit: float
-
-    def __str__(self) -> str:
-        return f"{self.name:<16}{self.measured:8.1f} Mbit/s of {self.limit:g} ({self.measured / self.limit:.0%})"
 
 
 class Cluster:
@@ -104,10 +86,10 @@ class Cluster:
         layout, do = self.layout, self.spaces.do
         if self.delay_us:
             argv = [sys.executable, "-I", "-S", DELAY, str(self.delay_us), *layout.names]
-            self._carrier = self._start(None, argv)
+            self._carrier = self.spaces.start(None, argv)
             if (line := self._carrier.stdout.readline()) != "ready\n":
                 words = (line + self._carrier.stdout.read()).strip()
-                raise HybridMPIError(f"emulated cluster: a delay needs TAP devices: {words}")
+                raise HybridMPIError(f"emulated cluster: the cables with a delay could not be made: {words}")
             self.spaces.keep()
         cables = links.cables(layout, self.spaces.pids, bool(self.delay_us))
         do(None, ["ip", "-batch", "-"], links.bridges(layout) + cables)
@@ -133,7 +115,8 @@ class Cluster:
         after `timeout` seconds. Whatever way it ends, nothing of the job runs on.
         """
         spaces = self.spaces
-        job = describe(command, ranks or self.layout.hosts, self.layout.members, placement, env or {}, spaces.pids)
+        ranks = self.layout.hosts if ranks is None else ranks
+        job = describe(command, ranks, self.layout.members, placement, env or {}, spaces.pids)
         if echo:
             print(job, file=sys.stderr, flush=True)
         started = time.monotonic()
@@ -155,6 +138,7 @@ class Cluster:
             late = True
         finally:
             seconds = time.monotonic() - started
+            process.kill()  # where it has not ended, and has perhaps not even come to the hosts
             spaces.end_jobs()
             process.wait()
             reader.join()
@@ -177,63 +161,8 @@ class Cluster:
         return [(sent, received) for received, sent in seen]
 
     def check(self) -> list[Rate]:
-        """Measure each link and the trunks by TCP, one after the other; return the rates. Local.
-
-        A host sends to the next one of its group, so each link is used both ways; over a trunk, each host of a group
-        sends to one of the next group at once. A group of one host has its link measured with its trunk only.
-        """
-        found = []
-        groups = self.layout.members
-        for names in groups:
-            for source, target in zip(names, names[1:] + names[:1], strict=True):
-                if source != target:
-                    found.append(self._best(f"{source} -> {target}", [(source, target)], self.layout.rate))
-        for group, names in enumerate(groups if len(groups) > 1 else []):
-            other = (group + 1) % len(groups)
-            pairs = list(zip(names, groups[other], strict=False))
-            limit = min(self.layout.trunk, len(pairs) * self.layout.rate)
-            found.append(self._best(f"group {group} -> {other}", pairs, limit))
-        return found
-
-    def _best(self, name: str, pairs: list[tuple[str, str]], limit: int) -> Rate:
-        best = 0.0
-        for _ in range(TRIES):
-            best = max(best, self._measure(name, pairs) / limit)
-            if best >= GOOD:
-                break
-        return Rate(name, best * limit / 1e6, limit / 1e6)
-
-    def _measure(self, name: str, pairs: list[tuple[str, str]]) -> float:
-        """Send from the first to the second host of all pairs at once; return the bit/s of all together."""
-        python = [sys.executable, "-I", "-S", PROBE]
-        warm_up = WARM_UP_ROUND_TRIPS * 2e-6 * self.delay_us
-        seconds = CHECK_SECONDS_DELAYED if self.delay_us else CHECK_SECONDS
-        receivers = [self._start(target, [*python, "receive", str(warm_up), str(seconds)]) for _, target in pairs]
-        started = list(receivers)
-        try:
-            for receiver in receivers:
-                receiver.stdout.readline()
-            started += [self._start(source, [*python, "send", self.layout.address(target)]) for source, target in pairs]
-            lines = [receiver.communicate(timeout=warm_up + seconds + 60)[0] for receiver in receivers]
-        finally:
-            self.spaces.end_jobs()
-            words = [process.communicate()[0] for process in started if not process.stdout.closed]
-        if any(receiver.returncode for receiver in receivers):
-            raise HybridMPIError(f"emulated cluster: {name}: the TCP probe failed: {' '.join(lines + words)}")
-        seen = [[float(word) for word in line.split()] for line in lines]
-        total = sum(count for count, _, _ in seen)
-        elapsed = max(last for _, _, last in seen) - min(first for _, first, _ in seen)
-        return total * 8 / elapsed
-
-    def _start(self, host: str | None, argv: list[str]) -> subprocess.Popen:
-        return subprocess.Popen(
-            self.spaces.enter(host, argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        """Measure each link and each trunk by TCP, one after the other, and return the rates. Local."""
+        return measure(self.spaces, self.layout, self.delay_us)
 
 
 def _read(stream: object, parts: list[bytes], echo: bool) -> None:

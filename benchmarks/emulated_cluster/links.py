@@ -26,7 +26,6 @@ SMALLEST_BURST = 128 << 10
 BURST_SECONDS = 1e-3
 # What waits at a link that is too slow for its senders; beyond that packets are lost, and TCP slows down.
 QUEUE_SECONDS = 0.05
-SMALLEST_QUEUE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def limits_of_switch(layout: Layout) -> str:
 
 def limit(device: str, rate: int) -> str:
     """Return what `tc -batch` is told to let `device` send `rate` bit/s. Local."""
-    queue = max(SMALLEST_QUEUE, round(rate / 8 * QUEUE_SECONDS))
+    queue = max(2 * burst(rate), round(rate / 8 * QUEUE_SECONDS))
     return f"qdisc add dev {device} root tbf rate {rate}bit burst {burst(rate)} limit {queue}\n"
 
 

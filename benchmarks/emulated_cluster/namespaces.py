@@ -146,6 +146,17 @@ class Namespaces:
             raise HybridMPIError(f"emulated cluster: '{' '.join(argv)}' failed on {where}: {words}{told}")
         return done.stdout
 
+    def start(self, host: str | None, argv: Sequence[str]) -> subprocess.Popen:
+        """Start a command on a host, None: on the switch; return it with a pipe of all that it writes. Local."""
+        return subprocess.Popen(
+            self.enter(host, argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
     def members(self) -> set[int]:
         """Return all processes of the cluster that still run, by their numbers outside. Local."""
         space = _link(f"/proc/{self.root.pid}/ns/pid_for_children")

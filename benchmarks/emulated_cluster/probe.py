@@ -1,8 +1,7 @@
-"""Measures links: a TCP sender and a receiver, run on hosts by `python probe.py receive WARM_UP SECONDS`, `send HOST`.
+"""Measures links by TCP: `probe.py receive FROM UNTIL` runs on one host, `probe.py send HOST WINDOW` on another.
 
-The receiver prints "bytes first last": what it took between two moments, by the clock that all hosts share. The first
-is the end of a read, WARM_UP seconds or more after the sender came, in which TCP finds its speed; the last is that of a
-read SECONDS or more later.
+Times are those of time.monotonic(), a clock that all hosts share. The receiver prints "bytes first last": what it took
+between the first moment at or after FROM in which a read ended and the first one at or after UNTIL.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from contextlib import suppress
 PORT = 5001
 CHUNK = 1 << 18
 PATIENCE_SECONDS = 30.0
+SO_SNDBUFFORCE = 32  # of asm-generic/socket.h: beyond the machine's maximum, for root
 
 
-def receive(warm_up: float, seconds: float) -> None:
+def receive(start: float, until: float) -> None:
     """Take one connection; print what came when."""
     with socket.create_server(("", PORT)) as server:
         print("listening", flush=True)
@@ -26,8 +26,8 @@ def receive(warm_up: float, seconds: float) -> None:
     with connection:
         connection.settimeout(PATIENCE_SECONDS)
         buffer = bytearray(CHUNK)
-        _, first = _take(connection, buffer, time.monotonic() + warm_up)
-        total, last = _take(connection, buffer, first + seconds)
+        _, first = _take(connection, buffer, start)
+        total, last = _take(connection, buffer, until)
     print(total, first, last, flush=True)
 
 
@@ -40,16 +40,17 @@ def _take(connection: socket.socket, buffer: bytearray, until: float) -> tuple[i
     return total, now
 
 
-def send(host: str) -> None:
-    """Send zeros to a host until it has had enough."""
+def send(host: str, window: int) -> None:
+    """Send zeros to a host until it has had enough, with about `window` bytes on their way."""
     data = bytes(CHUNK)
     with socket.create_connection((host, PORT), PATIENCE_SECONDS) as connection, suppress(ConnectionError):
+        connection.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, window)
         while True:
             connection.sendall(data)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "receive":
-        receive(*map(float, sys.argv[2:]))
+        receive(float(sys.argv[2]), float(sys.argv[3]))
     else:
-        send(sys.argv[2])
+        send(sys.argv[2], int(sys.argv[3]))

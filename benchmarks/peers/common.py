@@ -3,6 +3,7 @@
 Import this before numpy or torch: `parse` sets the thread limits in the environment, which the
 numerical libraries read only once, when they are loaded.
 """
+
 import argparse
 import json
 import os
@@ -15,8 +16,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 def parser(doc, threads=1, reps=7):
     """Return an argument parser with the options that every benchmark has."""
     result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--threads", type=int, default=threads,
-                        help="BLAS and OpenMP threads of each process (default %(default)s)")
+    result.add_argument(
+        "--threads", type=int, default=threads, help="BLAS and OpenMP threads of each process (default %(default)s)"
+    )
     result.add_argument("--reps", type=int, default=reps, help="timed repetitions, at least 5 (default %(default)s)")
     return result
 
@@ -41,6 +43,7 @@ def limit_threads(count):
 def use_torch(threads):
     """Import torch with the given number of threads and return it."""
     import torch
+
     torch.set_num_threads(threads)
     return torch
 
@@ -63,9 +66,17 @@ def require(condition, message):
 
 def record(peer, version, what, params, samples, unit, info=None):
     """Return one result: samples are the repetitions, already in the given unit."""
-    result = {"peer": peer, "version": version, "what": what, "params": params,
-              "median": significant(statistics.median(samples)), "unit": unit,
-              "min": significant(min(samples)), "max": significant(max(samples)), "n": len(samples)}
+    result = {
+        "peer": peer,
+        "version": version,
+        "what": what,
+        "params": params,
+        "median": significant(statistics.median(samples)),
+        "unit": unit,
+        "min": significant(min(samples)),
+        "max": significant(max(samples)),
+        "n": len(samples),
+    }
     if info:
         result["info"] = info
     return result
@@ -79,13 +90,19 @@ def significant(value, digits=5):
 def describe(result):
     """Print one result as a line for people."""
     params = " ".join(f"{key}={value}" for key, value in result["params"].items())
-    print(f"{result['peer']:<34} {params}: {result['median']:,} {result['unit']}"
-          f" (min {result['min']:,}, max {result['max']:,}, n {result['n']})", flush=True)
+    print(
+        f"{result['peer']:<34} {params}: {result['median']:,} {result['unit']}"
+        f" (min {result['min']:,}, max {result['max']:,}, n {result['n']})",
+        flush=True,
+    )
 
 
 def emit(result):
     """Print the JSON line."""
     line = dict(result)
-    line["info"] = {**line.get("info", {}), "load_average": [round(x, 2) for x in os.getloadavg()],
-                    "cores": os.cpu_count()}
+    line["info"] = {
+        **line.get("info", {}),
+        "load_average": [round(x, 2) for x in os.getloadavg()],
+        "cores": os.cpu_count(),
+    }
     print(json.dumps(line), flush=True)

@@ -18,6 +18,7 @@ same parameters, and the loss must have fallen. bytes_sent_per_rank is payload p
 2(P-1)/P n, all-gather (P-1) n. loopback_bytes_per_step is what the kernel counted for all ranks, protocol and all;
 anything else that talks over the loopback interface is in it too.
 """
+
 import common
 import gloo
 import lm_options
@@ -29,6 +30,7 @@ class Trainer:
     def __init__(self, options, rank, ranks, dist):
         import lm_model
         import torch
+
         self.torch, self.dist, self.ranks, self.options = torch, dist, ranks, options
         self.model = lm_model.Model(options, sparse=options.grad != "dense")
         self.run = self.model
@@ -73,7 +75,7 @@ class Trainer:
     def gather(self, torch, dist, mine, longest, counts):
         """All-gather arrays of unequal length, padded on the wire to the longest."""
         padded = mine.new_zeros((longest,) + mine.shape[1:])
-        padded[:len(mine)] = mine
+        padded[: len(mine)] = mine
         gathered = mine.new_empty((self.ranks * longest,) + mine.shape[1:])
         dist.all_gather_single(gathered, padded)
         if bool((counts == longest).all()):
@@ -92,7 +94,8 @@ def work(rank, ranks, options, torch, dist):
     common.require(ok, "the small model does not end where one process ends")
     train = make_trainer(options)
     samples, first, last, loopback = lm_model.measure(
-        train, options, rank, ranks, dist.barrier, lambda seconds: gloo.slowest(torch, dist, seconds))
+        train, options, rank, ranks, dist.barrier, lambda seconds: gloo.slowest(torch, dist, seconds)
+    )
     own = torch.stack([p.detach().double().sum() for p in train.parameters()])
     root = own.clone()
     dist.broadcast(root, 0)
@@ -105,11 +108,20 @@ def work(rank, ranks, options, torch, dist):
         rows_sent = "all" if options.grad == "dense" else "unique"
         if options.grad == "allgather" and not options.local_sum:
             rows_sent = "duplicates"
-        result = common.record("torch.distributed+gloo" if options.grad == "allgather" else "torch DDP+gloo",
-                               f"torch {torch.__version__}", "language model training", params, samples, "words/s",
-                               {"bytes_sent_per_rank": lm_model.payload(options, ranks, rows_sent),
-                                "loopback_bytes_per_step": loopback,
-                                "first_loss": common.significant(first), "last_loss": common.significant(last)})
+        result = common.record(
+            "torch.distributed+gloo" if options.grad == "allgather" else "torch DDP+gloo",
+            f"torch {torch.__version__}",
+            "language model training",
+            params,
+            samples,
+            "words/s",
+            {
+                "bytes_sent_per_rank": lm_model.payload(options, ranks, rows_sent),
+                "loopback_bytes_per_step": loopback,
+                "first_loss": common.significant(first),
+                "last_loss": common.significant(last),
+            },
+        )
         common.describe(result)
         common.emit(result)
 
@@ -118,8 +130,9 @@ def main():
     arguments = common.parser(__doc__)
     arguments.add_argument("--ranks", type=int, default=2)
     arguments.add_argument("--grad", choices=("dense", "sparse", "allgather"), default="sparse")
-    arguments.add_argument("--no-local-sum", dest="local_sum", action="store_false",
-                           help="allgather: send duplicate rows as they are")
+    arguments.add_argument(
+        "--no-local-sum", dest="local_sum", action="store_false", help="allgather: send duplicate rows as they are"
+    )
     lm_options.add_arguments(arguments)
     gloo.spawn(work, common.parse(arguments))
 

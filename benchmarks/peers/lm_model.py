@@ -6,6 +6,7 @@ over `steps` words with the LSTM state carried over. Negative samples are drawn 
 frequency, anew for every step and rank; the loss corrects by their expected counts and masks accidental hits.
 A step's gradient touches the input words' rows of one table, and the targets' and samples' rows of the other.
 """
+
 import time
 import warnings
 
@@ -122,8 +123,10 @@ def payload(options, ranks, rows_sent, steps=20):
     total, feed = 2 * (ranks - 1) / ranks * dense * steps, Feed(options, 0, ranks)
     for _ in range(steps if rows_sent != "all" else 0):
         inputs, targets, negatives = feed.next()
-        for ids, widths in ((inputs.reshape(-1), [options.width]),
-                            (torch.cat([targets.reshape(-1), negatives]), [options.width, 1])):
+        for ids, widths in (
+            (inputs.reshape(-1), [options.width]),
+            (torch.cat([targets.reshape(-1), negatives]), [options.width, 1]),
+        ):
             rows = len(torch.unique(ids)) if rows_sent == "unique" else len(ids)
             total += (ranks - 1) * rows * sum(8 + 4 * width for width in widths)
     return round(total / steps)

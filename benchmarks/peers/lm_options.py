@@ -1,4 +1,5 @@
 """Options of the language model; kept apart so that they can be read before numpy and torch are loaded."""
+
 import copy
 
 

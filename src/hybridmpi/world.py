@@ -91,8 +91,8 @@ def refuse_singletons(size: int, environment: dict[str, str] | os._Environ[str] 
     started_by_mpirun = "OMPI_COMM_WORLD_SIZE" in environment or "HYDI_CONTROL_FD" in environment
     if size == 1 and tasks.isdigit() and int(tasks) > 1 and not started_by_mpirun:
         raise LaunchError(
-            f"Slurm started {tasks} tasks in this step, but MPI sees one rank: srun and this MPI do not share a PMI, so "
-            f"{tasks} separate jobs would run. Use srun --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH "
+            f"Slurm started {tasks} tasks in this step, but MPI sees one rank: srun and this MPI do not share a PMI, "
+            f"so {tasks} separate jobs would run. Use srun --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH "
             "(srun --mpi=list shows what there is), or start the ranks with mpirun inside sbatch"
         )
 

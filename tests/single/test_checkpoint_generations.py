@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from hybridmpi import checkpoint
-from hybridmpi.checkpoint import generations
 from hybridmpi.checkpoint import Checkpoint, TableShard, generations
 from hybridmpi.errors import CheckpointError
 

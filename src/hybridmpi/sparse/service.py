@@ -31,7 +31,9 @@ class Service:
     are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements.
     """
 
-    def __init__(self, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None) -> None:
+    def __init__(
+        self, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None
+    ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
         self.world, self.specs = world, specs
@@ -42,9 +44,7 @@ class Service:
         replies = path == "message" or (path == "auto" and between_nodes)
         everywhere = path == "get" or (path == "auto" and between_nodes)
         largest_row = max((spec.row_bytes for spec in specs), default=8)
-        slots = slot_sizes(
-            len(world.clients), owners, smallest_slot(len(specs), largest_row), replies, push=slot_bytes
-        )
+        slots = slot_sizes(len(world.clients), owners, smallest_slot(len(specs), largest_row), replies, push=slot_bytes)
         self.exchange = Exchange(world, slots)
         by_rank = dict(zip(world.owners, sizes, strict=True))
         self.memory = RowMemory(world, [by_rank.get(rank, 0) for rank in range(world.size)], everywhere)

@@ -242,4 +242,3 @@ def inspect_command(directory: Path) -> str:
     except ValueError:
         pass
     return f"{shown} inspect {shlex.quote(str(directory))}"
-

@@ -35,8 +35,8 @@ BUCKET_BYTES = 16 << 20
 class StepResult:
     """What a step did, the same on every compute rank, but for the times and bytes, which are this rank's.
 
-    `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something was
-    not finite. `seconds` by phase and `bytes` by category are of this step.
+    `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something
+    was not finite. `seconds` by phase and `bytes` by category are of this step.
     """
 
     step: int
@@ -270,9 +270,9 @@ class Trainer:
         everybody = self.world.gather((self.world.rank, leaving))
         gone = ", ".join(str(rank) for rank, left in everybody if left)
         error = HybridMPIError(
-            f"step {self.step + 1}: rank {gone} has left the training (returned from main, or closed the Trainer) while "
-            "others take another step. Every compute rank takes the same steps: use Trainer.fit, or train_step(None) "
-            "on a rank without data"
+            f"step {self.step + 1}: rank {gone} has left the training (returned from main, or closed the Trainer) "
+            "while others take another step. Every compute rank takes the same steps: use Trainer.fit, or "
+            "train_step(None) on a rank without data"
         )
         if self.world.on_root():
             raise error
@@ -287,7 +287,7 @@ class Trainer:
         if report.nonfinite:
             if not np.isfinite(report.loss):
                 found.append(f"the loss is {report.loss}")
-            named = [(part.name, bucket.view(bucket.gradients, part)) for bucket in self.buckets for part in bucket.slices]
+            named = [(p.name, bucket.view(bucket.gradients, p)) for bucket in self.buckets for p in bucket.slices]
             named += [(t.name, rows.values) for t, rows in zip(self.tables, gradients, strict=True)]
             for name, array in named:
                 if count := int(np.size(array) - np.isfinite(array).sum()):
