@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybridmpi.errors import HybridMPIError, UsageError
+from hybridmpi.failures import describe
 from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
 from hybridmpi.sparse.server import Server
@@ -12,7 +13,7 @@ from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import smallest_slot
 from hybridmpi.waiting import Backoff
-from hybridmpi.world import World, describe
+from hybridmpi.world import World
 
 # Tags of control messages on the world communicator; rows and gradients never travel as messages.
 TAG_COMMAND, TAG_ANSWER = 11, 12

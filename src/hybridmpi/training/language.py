@@ -156,7 +156,7 @@ class _Run:
 
     def _description(self) -> dict[str, Any]:
         return {
-            "job": dataclasses.asdict(self.job),
+            "job": describe_job(self.job),
             "compute_ranks": len(self.world.clients),
             "servers": len(self.world.servers),
             "nodes": self.world.nodes,
@@ -218,7 +218,7 @@ class _Run:
             "streams": self.job.data.streams,
             "window": self.job.data.steps,
             "source": self.job.data.source,
-            "job": dataclasses.asdict(self.job),
+            "job": describe_job(self.job),
         }
         directory = self.trainer.save(
             self.job.checkpoint.directory, self.job.checkpoint.keep, meta, self.corpus.vocabulary.words
@@ -230,6 +230,11 @@ class _Run:
     def _say(self, text: str) -> None:
         if self.root:
             self.progress.message(text)
+
+
+def describe_job(job: Job) -> dict[str, Any]:
+    """Return the job as plain values, for metrics and checkpoints. Local."""
+    return {**dataclasses.asdict(job), "optimizer": job.optimizer.describe()}
 
 
 def inspect_command(directory: Path) -> str:

@@ -14,6 +14,7 @@ from hybridmpi import kernels
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket, layout, ring
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError, UsageError
+from hybridmpi.failures import describe
 from hybridmpi.nn import Module, clip_global_norm
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.plan import Plan, make_plan
@@ -25,7 +26,7 @@ from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.table import Table
 from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.phases import Phases
-from hybridmpi.world import World, describe
+from hybridmpi.world import World
 
 # Gradients travel in buckets of up to this size: large enough that the ring runs at bandwidth.
 BUCKET_BYTES = 16 << 20
