@@ -35,8 +35,9 @@ STOREYS = [
     ("bench",),
     ("cli",),
 ]
-# The one step up: a server rank serves when its world closes, so that every program of a World works on all ranks.
-UPWARDS = {("hybridmpi.world", "hybridmpi.sparse.service")}
+# The steps up: a server rank serves when its world closes, so that every program of a World works on all ranks; and
+# failures names the type of what it ends.
+UPWARDS = {("hybridmpi.world", "hybridmpi.sparse.service"), ("hybridmpi.failures", "hybridmpi.world")}
 LONGEST = 400
 
 
