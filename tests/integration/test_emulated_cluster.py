@@ -29,11 +29,13 @@ ELEMENTS = 1 << 20
 ALLREDUCE = f"""
 import numpy as np
 import hybridmpi as hm
-from hybridmpi.collectives import ring
+from hybridmpi.collectives import Group, ring
 with hm.World(servers=0) as world:
     values = np.arange({ELEMENTS}, dtype=np.float32) % 1000
     mine = values * (world.rank + 1)
-    sent = ring(world.compute, mine)
+    group = Group(world.compute)
+    ring(group, mine)
+    sent = sum(group.sent.values())
     right = np.array_equal(mine, values * sum(range(1, world.size + 1)))
     nodes = world.gather((world.nodes, world.node.Get_size(), right))
     if world.on_root():

@@ -1,11 +1,15 @@
 """Every all-reduce against an exact sum, on every size that has tripped one."""
 
+import time
+
 import numpy as np
 
 from hybridmpi.arrays import fit_to_send
-from hybridmpi.collectives import ALGORITHMS, layout, naive, ring
+from hybridmpi.collectives import ALGORITHMS, AllReduce, Group, halving_doubling, layout, naive, ring
 from hybridmpi.collectives.ring import bytes_sent
+from hybridmpi.collectives.shared import SharedMemory
 from hybridmpi.errors import HybridMPIError
+from hybridmpi.world import World
 
 
 def contribution(rank: int, size: int, dtype: np.dtype) -> np.ndarray:
@@ -19,9 +23,10 @@ def check_sums(comm):
     for name, algorithm in ALGORITHMS.items():
         for dtype in (np.float32, np.float64):
             for size in sizes:
+                group = Group(comm)
                 buffer = contribution(rank, size, dtype)
                 expected = sum(contribution(r, size, dtype) for r in range(ranks)) + np.zeros(size, dtype)
-                algorithm(comm, buffer)
+                algorithm(group, buffer)
                 assert np.array_equal(buffer, expected), (name, dtype, size)
 
 
@@ -30,7 +35,7 @@ def check_small_chunks(comm):
     ranks, rank = comm.Get_size(), comm.Get_rank()
     for size in (1, 17, 1000, 4099):
         buffer = contribution(rank, size, np.float32)
-        ring(comm, buffer, chunk_bytes=64)
+        ring(Group(comm), buffer, chunk_bytes=64)
         assert np.array_equal(buffer, sum(contribution(r, size, np.float32) for r in range(ranks)))
 
 
@@ -40,7 +45,7 @@ def check_same_bits_everywhere(comm):
     for name, algorithm in ALGORITHMS.items():
         buffer = rng.standard_normal(10_001).astype(np.float32)
         exact = comm.allreduce(buffer.astype(np.float64))
-        algorithm(comm, buffer)
+        algorithm(Group(comm), buffer)
         first = comm.bcast(buffer, 0)
         assert comm.allreduce(int(np.array_equal(buffer, first))) == comm.Get_size(), name
         assert np.allclose(buffer, exact, atol=1e-5), name
@@ -50,7 +55,9 @@ def check_bytes(comm):
     """The count that an algorithm returns is the formula: 2 (p - 1) / p n over all ranks, exactly."""
     ranks = comm.Get_size()
     for size in (0, 1, ranks, 1000, 1001):
-        sent = comm.allgather(ring(comm, np.zeros(size, np.float32)))
+        group = Group(comm)
+        ring(group, np.zeros(size, np.float32))
+        sent = comm.allgather(sum(group.sent.values()))
         assert sum(sent) == 2 * (ranks - 1) * size * 4, (size, sent)
         assert sent == [bytes_sent(size, 4, ranks, r) for r in range(ranks)]
 
@@ -59,7 +66,7 @@ def check_unfit_buffers_are_refused(comm):
     for buffer in (np.zeros((4, 4), np.float32).T[:, :2], np.zeros(8, ">f4"), np.zeros(8, bool)):
         for algorithm in (naive, ring):
             try:
-                algorithm(comm, buffer)
+                algorithm(Group(comm), buffer)
             except HybridMPIError:
                 continue
             raise AssertionError(f"{algorithm.__name__} took a buffer with {buffer.flags} {buffer.dtype}")
@@ -80,6 +87,75 @@ def check_buckets(comm):
     for bucket in buckets:
         for part in bucket.slices:
             bucket.view(bucket.gradients, part)[...] = comm.Get_rank() + 1
-        ring(comm, bucket.gradients)
+        ring(Group(comm), bucket.gradients)
         for part in bucket.slices:
             assert (bucket.view(bucket.gradients, part) == sum(range(1, comm.Get_size() + 1))).all()
+
+
+def check_shared_memory_sums(comm):
+    """Buffers in shared memory and private ones, of every kind of size, many times: no call may disturb the next."""
+    ranks, rank = comm.Get_size(), comm.Get_rank()
+    sizes = [1, 2, ranks, ranks + 1, 1023, 4096, 4097, 40_000, 100_003, 1 << 20]
+    shared = SharedMemory(comm, buffer_bytes=16 * sum(sizes) + 64 * 2 * len(sizes))
+    buffers = [(size, dtype, shared.allocate(size, dtype)) for size in sizes for dtype in (np.float32, np.float64)]
+    for turn in range(4):
+        for size, dtype, lying in buffers:
+            expected = sum(contribution(r + turn, size, dtype) for r in range(ranks))
+            lying[:] = contribution(rank + turn, size, dtype)
+            shared.allreduce(lying)
+            assert np.array_equal(lying, expected), (size, dtype, turn)
+            private = contribution(rank + turn, size, dtype)
+            shared.allreduce(private)
+            assert np.array_equal(private, expected), (size, dtype, turn)
+    shared.allreduce(np.empty(0, np.float32))
+    shared.close()
+
+
+def check_shared_memory_with_late_ranks(comm):
+    """Each rank is late in turn, by more than the others poll: they sleep, and the sum is right."""
+    ranks, rank = comm.Get_size(), comm.Get_rank()
+    shared = SharedMemory(comm, buffer_bytes=1 << 20)
+    lying = shared.allocate(50_000, np.float32)
+    for late in range(ranks):
+        for size in (10, 50_000, 200_000):
+            if rank == late:
+                time.sleep(0.03)
+            private = contribution(rank, size, np.float32)
+            shared.allreduce(private)
+            assert np.array_equal(private, sum(contribution(r, size, np.float32) for r in range(ranks)))
+        if rank == late:
+            time.sleep(0.03)
+        lying[:] = rank + 1
+        shared.allreduce(lying)
+        assert (lying == ranks * (ranks + 1) // 2).all()
+    shared.close()
+
+
+def check_across_nodes(comm):
+    """Pretended nodes of one, two and three ranks, the last one smaller: two levels, every lane its slice."""
+    for width in (1, 2, 3):
+        with World(0, comm, nodes_of_ranks=lambda rank, width=width: rank // width) as world:
+            ranks, rank = comm.Get_size(), comm.Get_rank()
+            reduce = AllReduce(world, buffer_bytes=4 << 20)
+            for size in (1, 5, 3000, 300_001):
+                buffer = reduce.allocate(size, np.float32)
+                for turn in range(3):
+                    buffer[:] = contribution(rank + turn, size, np.float32)
+                    reduce(buffer)
+                    expected = sum(contribution(r + turn, size, np.float32) for r in range(ranks))
+                    assert np.array_equal(buffer, expected), (width, size, turn)
+            reduce.close()
+
+
+def check_trunk_bytes(comm):
+    """Halving-doubling sends the least over the trunk when near ranks pair first, wherever the launcher put them."""
+    ranks = comm.Get_size()
+    if ranks != 4:
+        return
+    nbytes = 4096 * 4
+    for placement in ([0, 0, 1, 1], [0, 1, 0, 1]):
+        group = Group(comm, [(supernode, rank) for rank, supernode in enumerate(placement)])
+        halving_doubling(group, np.zeros(nbytes // 4, np.float32))
+        trunk = comm.allgather(group.sent["trunk"])
+        # Per rank 2 (p - q) / (p q) n, with q = 2 of p = 4 below the trunk (swCaffe, section V).
+        assert trunk == [2 * (4 - 2) / (4 * 2) * nbytes] * 4, (placement, trunk)

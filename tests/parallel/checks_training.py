@@ -10,7 +10,7 @@ import hybridmpi as hm
 from hybridmpi import data, nn, optim
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError
 from hybridmpi.models.lm import LanguageModel
-from hybridmpi.planning.traffic import pull_rows, push_rows, ring_allreduce, row_ids
+from hybridmpi.planning.traffic import allreduce, allreduce_small, pull_rows, push_rows, row_ids
 
 VOCABULARY, STREAMS, WINDOW = 61, 12, 5
 RULES = (optim.SGD(0.5), optim.Momentum(0.1), optim.Adagrad(0.2), optim.Adam(0.01))
@@ -99,9 +99,9 @@ def check_pull_paths_give_the_same_bits(comm):
 class Regression(nn.Module):
     """Dense and sparse together: an embedding bag of one and a linear layer, squared error."""
 
-    def __init__(self, rows=20, reduction="mean"):
-        self.table = nn.Embedding(rows, 4, reduction=reduction, dtype=np.float64)
-        self.linear = nn.Linear(4, 1, dtype=np.float64)
+    def __init__(self, rows=20, reduction="mean", dim=4):
+        self.table = nn.Embedding(rows, dim, reduction=reduction, dtype=np.float64)
+        self.linear = nn.Linear(dim, 1, dtype=np.float64)
 
     def loss(self, batch):
         ids, targets = batch
@@ -276,7 +276,11 @@ def check_bytes_of_a_step_equal_the_formulas(comm):
         assert result.bytes["pull_rows"] == pull_rows(alpha, w) == push_rows(alpha, w) == result.bytes["push_rows"]
         assert result.bytes["push_ids"] == row_ids(alpha, 20) and result.bytes["pull_ids"] == 0
         dense = sum(bucket.gradients.nbytes for bucket in trainer.buckets)
-        assert sum(world.gather(result.bytes["allreduce"])) == ranks * ring_allreduce(dense, ranks)
+        assert result.bytes["allreduce"] == allreduce_small(dense, ranks)
+        wide = hm.Trainer(world, Regression(dim=3001), optim.SGD(0.1))
+        result = wide.train_step((ids, np.ones(len(ids))))
+        dense = sum(bucket.gradients.nbytes for bucket in wide.buckets)
+        assert sum(world.gather(result.bytes["allreduce"])) == ranks * allreduce(dense, ranks)
         assert abs(sum(result.seconds.values()) - result.total_seconds) < 0.2 * result.total_seconds + 1e-3
 
     for servers in server_counts(comm):

@@ -21,7 +21,7 @@ TINY = {
     ],
 }
 NAMES = {
-    "allreduce": {"mpi", "naive", "ring"},
+    "allreduce": {"mpi", "auto", "naive", "recursive_doubling", "halving_doubling", "ring"},
     "sparse": {f"{kind} {path}" for kind in ("pull", "push") for path in ("shared", "message", "get")},
     "aggregate": {f"{way}, dim {dim}" for way in ("hybridmpi", "numpy add.at", "numpy reduceat") for dim in (1, 7)},
     "lm": {"words"},
@@ -84,7 +84,7 @@ from hybridmpi import collectives, kernels
 from hybridmpi.cli.main import main
 from hybridmpi.optim import Adagrad
 
-def spoil_ring(comm, buffer):
+def spoil_ring(group, buffer):
     buffer += 1
     return 0
 

@@ -6,7 +6,8 @@ Validated   every algorithm at every size, before and after it is timed: whole n
             on all ranks
 Time        of one call, on the slowest rank; algorithms take turns. The timed calls sum zeros, since an in-place sum of
             anything else soon overflows. algbw = bytes / time; busbw = algbw 2 (p - 1) / p, what each link carries
-            (the NCCL tests' terms), 0 on one rank. "x mpi": how many times as fast as MPI's own.
+            (the NCCL tests' terms), 0 on one rank. "auto": what a Trainer uses. "x mpi": how many times as fast as
+            MPI's own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.bench.measure import alternate, at_least, numbers, ratio, require, row, significant
-from hybridmpi.collectives import ALGORITHMS
+from hybridmpi.collectives import ALGORITHMS, AllReduce, Group
 from hybridmpi.world import World
 
 
@@ -44,10 +45,15 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     sizes, ranks = numbers(options.bytes), world.compute.Get_size()
     results = []
     for size in sizes:
-        buffer = np.empty(max(1, size // 4), np.float32)
-        calls = {"mpi": lambda b=buffer: world.compute.Allreduce(world.mpi.IN_PLACE, b)} | {
-            name: lambda b=buffer, algorithm=algorithm: algorithm(world.compute, b)
+        reduce = AllReduce(world, max(64, size + 64))
+        buffer = reduce.allocate(max(1, size // 4), np.float32)
+        group = Group(world.compute)
+        calls = {"mpi": lambda b=buffer: world.compute.Allreduce(world.mpi.IN_PLACE, b)}
+        calls["auto"] = lambda b=buffer, reduce=reduce: reduce(b)
+        calls |= {
+            name: lambda b=buffer, algorithm=algorithm, group=group: algorithm(group, b)
             for name, algorithm in ALGORITHMS.items()
+            if name != "mpi"
         }
         _require_right(world, calls, buffer)
         buffer.fill(0)
@@ -66,6 +72,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
                     GBps={"algbw": significant(bandwidth, 3), "busbw": significant(bus, 3)},
                 )
             )
+        reduce.close()
     return {"bytes": options.bytes, "dtype": "float32"}, results
 
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from hybridmpi.arrays import fit_to_receive, fit_to_send
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from hybridmpi.collectives.group import Group
 
 
-def naive(comm: MPI.Intracomm, buffer: np.ndarray) -> int:
-    """Replace `buffer` [n] on every rank by the sum over the ranks of `comm`; return the bytes this rank sent.
-    Collective over `comm`.
+def naive(group: Group, buffer: np.ndarray) -> None:
+    """Replace `buffer` [n] on every rank by the sum over the group. Collective over the group; in place.
 
     (p - 1) n bytes per rank: for tests, not for gradients. Every rank adds in the same order: the same bits.
     """
     fit_to_receive(buffer)
-    everyone = np.empty((comm.Get_size(), buffer.size), buffer.dtype)
-    comm.Allgather(fit_to_send(buffer), everyone)
+    everyone = np.empty((group.size, buffer.size), buffer.dtype)
+    group.comm.Allgather(fit_to_send(buffer), everyone)
+    for index in range(group.size):
+        if index != group.index:
+            group.count(index, buffer.nbytes)
     buffer[...] = 0
     for contribution in everyone:
-        buffer += contribution
-    return (comm.Get_size() - 1) * buffer.nbytes
+        buffer += contribution.reshape(buffer.shape)

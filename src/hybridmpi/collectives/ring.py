@@ -9,18 +9,10 @@ on one rank only, and all ranks end with the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from hybridmpi.arrays import fit_to_receive, namespace
-from hybridmpi.waiting import wait_all
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-TAG_REDUCE, TAG_GATHER = 1, 2
+from hybridmpi.collectives.group import Group
 
 # Chunks are received into one of two scratch buffers while the other is added. Below this size the cost of a message
 # outweighs what the overlap hides; measured flat from 256 KiB to 4 MiB in shared memory.
@@ -45,63 +37,46 @@ def bytes_sent(length: int, itemsize: int, ranks: int, rank: int) -> int:
     return (2 * length - sizes[(rank + 1) % ranks] - sizes[(rank + 2) % ranks]) * itemsize
 
 
-def ring(
-    comm: MPI.Intracomm,
-    buffer: np.ndarray,
-    wait: Callable[[Sequence[Any]], None] = wait_all,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> int:
-    """Replace `buffer` [n] on every rank by the sum over the ranks of `comm`; return the bytes this rank sent.
-    Collective over `comm`.
-
-    In place, float32 or float64. `wait` completes MPI requests (a rank that serves a shard keeps serving in it).
-    """
-    ranks, rank = comm.Get_size(), comm.Get_rank()
+def ring(group: Group, buffer: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> None:
+    """Replace `buffer` [n] on every rank by the sum over the group. Collective over the group; in place."""
+    ranks, index = group.size, group.index
     fit_to_receive(buffer)
     if ranks == 1 or buffer.size == 0:
-        return 0
+        return
     flat = buffer.reshape(-1)
-    left, right = (rank - 1) % ranks, (rank + 1) % ranks
+    left, right = (index - 1) % ranks, (index + 1) % ranks
     chunk = max(1, chunk_bytes // flat.itemsize)
     largest = segment(flat.size, ranks, 0)
     scratch = namespace(flat).empty((2, min(chunk, largest.stop)), flat.dtype)
 
     for step in range(ranks - 1):
-        outgoing = flat[segment(flat.size, ranks, rank - step)]
-        target = flat[segment(flat.size, ranks, rank - step - 1)]
-        sends = [comm.Isend(part, right, TAG_REDUCE) for part in _chunks(outgoing, chunk)]
-        _receive_and_add(comm, target, scratch, chunk, left, wait)
-        wait(sends)
+        outgoing = flat[segment(flat.size, ranks, index - step)]
+        target = flat[segment(flat.size, ranks, index - step - 1)]
+        sends = [group.send(part, right) for part in _chunks(outgoing, chunk)]
+        _receive_and_add(group, target, scratch, chunk, left)
+        group.wait(sends)
 
     for step in range(ranks - 1):
-        outgoing = flat[segment(flat.size, ranks, rank + 1 - step)]
-        incoming = flat[segment(flat.size, ranks, rank - step)]
-        requests = [comm.Irecv(part, left, TAG_GATHER) for part in _chunks(incoming, chunk)]
-        requests += [comm.Isend(part, right, TAG_GATHER) for part in _chunks(outgoing, chunk)]
-        wait(requests)
-    return bytes_sent(flat.size, flat.itemsize, ranks, rank)
+        outgoing = flat[segment(flat.size, ranks, index + 1 - step)]
+        incoming = flat[segment(flat.size, ranks, index - step)]
+        requests = [group.receive(part, left) for part in _chunks(incoming, chunk)]
+        requests += [group.send(part, right) for part in _chunks(outgoing, chunk)]
+        group.wait(requests)
 
 
 def _chunks(array: np.ndarray, chunk: int) -> list[np.ndarray]:
     return [array[start : start + chunk] for start in range(0, array.size, chunk)]
 
 
-def _receive_and_add(
-    comm: MPI.Intracomm,
-    target: np.ndarray,
-    scratch: np.ndarray,
-    chunk: int,
-    source: int,
-    wait: Callable[[Sequence[Any]], None],
-) -> None:
+def _receive_and_add(group: Group, target: np.ndarray, scratch: np.ndarray, chunk: int, source: int) -> None:
     """Receive chunk after chunk and add it to `target`, the next one on its way while this one is added."""
     parts = _chunks(target, chunk)
     if not parts:
         return
-    pending = comm.Irecv(scratch[0, : parts[0].size], source, TAG_REDUCE)
-    for index, part in enumerate(parts):
-        wait([pending])
-        received = scratch[index % 2, : part.size]
-        if index + 1 < len(parts):
-            pending = comm.Irecv(scratch[(index + 1) % 2, : parts[index + 1].size], source, TAG_REDUCE)
+    pending = group.receive(scratch[0, : parts[0].size], source)
+    for number, part in enumerate(parts):
+        group.wait([pending])
+        received = scratch[number % 2, : part.size]
+        if number + 1 < len(parts):
+            pending = group.receive(scratch[(number + 1) % 2, : parts[number + 1].size], source)
         part += received

@@ -13,7 +13,7 @@ from hybridmpi.world import World
 
 if TYPE_CHECKING:
     from hybridmpi.autograd import Parameter
-    from hybridmpi.collectives import Bucket
+    from hybridmpi.collectives import AllReduce, Bucket
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,18 @@ def make_plan(
     parameters: Sequence[tuple[str, Parameter]],
     specs: Sequence[TableSpec],
     buckets: Sequence[Bucket],
+    allreduce: AllReduce,
     paths: Sequence[str],
 ) -> Plan:
-    """Return the plan of a model: dense parameters by ring all-reduce, tables to their owners. Local.
+    """Return the plan of a model: dense parameters by all-reduce, tables to their owners. Local.
 
     `paths`: how this rank pulls rows from each owner ("shared", "message", "get").
     """
     ranks, owners = len(world.clients), len(world.owners)
     bucket_of = {part.name: number for number, bucket in enumerate(buckets) for part in bucket.slices}
-    ring = f"ring all-reduce over {count(ranks, 'rank')}" if ranks > 1 else "stays (one rank)"
+    summed = allreduce.describe()
     entries = [
-        Entry(name, p.shape, p.dtype.name, "dense", f"{ring}, bucket {bucket_of[name]}", "every compute rank")
+        Entry(name, p.shape, p.dtype.name, "dense", f"{summed}, bucket {bucket_of[name]}", "every compute rank")
         for name, p in parameters
     ]
     holder = "compute rank" if world.embedded else "server"

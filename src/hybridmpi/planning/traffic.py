@@ -7,9 +7,17 @@ all-reduce. The byte counters of a run equal these exactly; tests hold them agai
 from __future__ import annotations
 
 
-def ring_allreduce(w: int, p: int) -> float:
-    """Bytes that a rank sends for a dense parameter of `w` bytes: 2 w (p - 1) / p, on average over the ranks."""
+def allreduce(w: int, p: int) -> float:
+    """Bytes that a rank sends for a dense parameter of `w` bytes: 2 w (p - 1) / p, on average over the ranks.
+
+    The ring's, halving-doubling's, and what crosses between ranks in shared memory.
+    """
     return 2 * w * (p - 1) / p
+
+
+def allreduce_small(w: int, p: int) -> float:
+    """Bytes that a rank reads for a small buffer of `w` bytes in shared memory, where each reads all: (p - 1) w."""
+    return (p - 1) * w
 
 
 def pull_rows(alpha: float, w: int) -> float:

@@ -12,7 +12,8 @@ import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.autograd import draws
-from hybridmpi.collectives import Bucket, layout, ring
+from hybridmpi.collectives import AllReduce, Bucket, layout
+from hybridmpi.collectives.shared import room_for
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError, UsageError
 from hybridmpi.failures import describe
 from hybridmpi.nn import Module, clip_global_norm
@@ -28,7 +29,7 @@ from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.phases import Phases
 from hybridmpi.world import World
 
-# Gradients travel in buckets of up to this size: large enough that the ring runs at bandwidth.
+# Gradients travel in buckets of up to this size: large enough that an all-reduce runs at bandwidth.
 BUCKET_BYTES = 16 << 20
 
 
@@ -53,7 +54,7 @@ class Trainer:
     """Trains a model on all compute ranks. Collective over compute; the servers come along.
 
     `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. Its dense
-    parameters become views of flat buckets, summed over the ranks by ring all-reduce; every Embedding becomes a table
+    parameters become views of flat buckets, summed over the ranks by all-reduce; every Embedding becomes a table
     on the owners of rows. `seed` decides initial values and all random draws. `partition`: how rows are dealt,
     "cyclic" or "block". `clip` > 0 limits the global norm of the dense gradient. `nonfinite`: "stop" raises
     NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
@@ -82,7 +83,6 @@ class Trainer:
         self.step = 0
         self.skipped = 0
         self.stop_requested: Callable[[], bool] = lambda: False
-        self._allreduce_bytes = 0
 
         model.initialise(seed)
         self._parameters = model.named_parameters()
@@ -98,14 +98,19 @@ class Trainer:
         self.tables = [Table(self.service.client, number, spec) for number, spec in enumerate(specs)]
         for (_, embedding), table in zip(self._embeddings, self.tables, strict=True):
             embedding.store = table
-        self.plan: Plan = make_plan(world, self._parameters, specs, self.buckets, self.service.client.paths)
+        self.plan: Plan = make_plan(
+            world, self._parameters, specs, self.buckets, self._allreduce, self.service.client.paths
+        )
         self._closed = False
         world.on_close(self.close)
 
     def _pack(self) -> list[Bucket]:
-        """Move every dense parameter and its gradient into flat buckets."""
+        """Move every dense parameter into flat buckets, and its gradient into memory that the node's ranks share."""
         shapes = [(name, p.shape, p.dtype) for name, p in self._parameters]
         buckets = layout(shapes, BUCKET_BYTES)
+        self._allreduce = AllReduce(self.world, sum(room_for(bucket.values.nbytes) for bucket in buckets))
+        for bucket in buckets:
+            bucket.gradients = self._allreduce.allocate(bucket.values.size, bucket.dtype)
         places = {part.name: (bucket, part) for bucket in buckets for part in bucket.slices}
         for name, parameter in self._parameters:
             bucket, part = places[name]
@@ -221,7 +226,6 @@ class Trainer:
         self, report: Report, verdict: Verdict, gradients: list[SparseRows], phases: Phases
     ) -> None:
         """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed."""
-        world = self.world
         rows = [(t, g.indices, g.values) for t, g in enumerate(gradients)]
         self.service.client.push(rows, report.weight)
         phases.lap("push")
@@ -229,7 +233,7 @@ class Trainer:
         for bucket in self.buckets:
             if share != 1.0:
                 bucket.gradients *= bucket.dtype.type(share)
-            self._allreduce_bytes += ring(world.compute, bucket.gradients, wait=world.wait_all)
+            self._allreduce(bucket.gradients)
         phases.lap("allreduce")
         if self.clip:
             clip_global_norm([bucket.gradients for bucket in self.buckets], self.clip)
@@ -247,7 +251,7 @@ class Trainer:
     def traffic(self) -> dict[str, int]:
         """Return the bytes this rank has moved so far, by category. Local."""
         counted = self.service.client.traffic.snapshot()
-        counted["allreduce"] += self._allreduce_bytes
+        counted["allreduce"] += sum(self._allreduce.sent())
         return counted
 
     # -- what ends or skips a step ---------------------------------------------------------------------------------
@@ -341,6 +345,7 @@ class Trainer:
         for _, embedding in self._embeddings:
             embedding.store = None
         self.service.close()
+        self._allreduce.close()
 
 
 @dataclass(frozen=True)
