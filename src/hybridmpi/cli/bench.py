@@ -6,7 +6,7 @@ import argparse
 from importlib import import_module
 
 BENCHMARKS = {
-    "allreduce": "ring, naive and MPI's own all-reduce, by size",
+    "allreduce": "what a Trainer uses, each algorithm of messages, and MPI's own, by size",
     "sparse": "pulls and pushes of rows, by each way they can travel",
     "aggregate": "sums over the duplicate rows of a sparse gradient, against numpy and scipy",
     "lm": "training steps of the language model, time by phase",

@@ -9,24 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridmpi.arrays import fit_to_receive
+from hybridmpi.collectives.folding import Partner, folded
 from hybridmpi.collectives.group import Group
-from hybridmpi.collectives.halving_doubling import folded
 
 
 def recursive_doubling(group: Group, buffer: np.ndarray) -> None:
     """Replace `buffer` [n] on every rank by the sum over the group. Collective over the group; in place."""
-    fit_to_receive(buffer)
-    flat = buffer.reshape(-1)
-    if group.size == 1 or flat.size == 0:
-        return
-    scratch = np.empty_like(flat)
+    folded(group, buffer, _double)
 
-    def core(index_of, me: int, power: int) -> None:
-        distance = 1
-        while distance < power:
-            group.exchange(flat, scratch, index_of(me ^ distance))
-            np.add(flat, scratch, out=flat)
-            distance *= 2
 
-    folded(group, flat, scratch, core)
+def _double(group: Group, flat: np.ndarray, scratch: np.ndarray, me: int, power: int, index: Partner) -> None:
+    distance = 1
+    while distance < power:
+        group.exchange(flat, scratch, index(me ^ distance))
+        flat += scratch
+        distance *= 2

@@ -82,6 +82,7 @@ class Trainer:
         self.seed, self.clip, self.nonfinite = seed, clip, nonfinite
         self.step = 0
         self.skipped = 0
+        self._stopped = False
         self.stop_requested: Callable[[], bool] = lambda: False
 
         model.initialise(seed)
@@ -150,8 +151,6 @@ class Trainer:
         """Whether the last step saw a request to stop on any rank; the same on all ranks."""
         return self._stopped
 
-    _stopped = False
-
     def train_step(self, batch: Any) -> StepResult | None:
         """Do one step with this rank's batch (None: it has none left); return its result, or None, with nothing done,
         when no rank has a batch. Collective over compute.
@@ -197,7 +196,6 @@ class Trainer:
         for _, parameter in self._parameters:
             parameter.begin_step()
         report, failure = Report(stop=bool(self.stop_requested())), None
-        gradients: list[SparseRows] = []
         pulled = self._pull_seconds()
         try:
             if isinstance(batch, _Failure):
