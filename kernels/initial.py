@@ -96,13 +96,24 @@ def normal_quantile(p):
 @cpu_kernel
 def _uniform_rows(out, first, stride, seed, low, width):
     n, d = out.shape
+    units = np.empty(((d + 3) // 4, 4))
+    flat = units.reshape(-1)
     for i in range(n):
-        row = np.uint64(first + i * stride)
-        for group in range((d + 3) // 4):
-            c = 4 * group
-            words = philox(row, np.uint64(group), seed)
-            for k in range(min(4, d - c)):
-                out[i, c + k] = low + width * unit_interval(words[k])
+        _fill_units(units, np.uint64(first + i * stride), seed)
+        line = out[i]
+        for c in range(d):
+            line[c] = low + width * flat[c]
+
+
+@cpu_kernel
+def _fill_units(units, row, seed):
+    """Draw a row of numbers in (0, 1), `units` [groups, 4]: nothing else in the loop, so that it vectorises."""
+    for group in range(units.shape[0]):
+        word0, word1, word2, word3 = philox(row, np.uint64(group), seed)
+        units[group, 0] = unit_interval(word0)
+        units[group, 1] = unit_interval(word1)
+        units[group, 2] = unit_interval(word2)
+        units[group, 3] = unit_interval(word3)
 
 
 @cpu_kernel

@@ -15,7 +15,7 @@ WIDE_DIGIT, NARROW_DIGIT, FEW_IDS = 11, 8, 1024
 # Measured crossover: sweeping one bit per row beats sorting up to about this many rows for each id.
 ROWS_PER_ID_FOR_BITMAP = 128
 
-ONE = np.uint64(1)
+ONE, SIX, LOW_SIX = np.uint64(1), np.uint64(6), np.uint64(63)
 
 
 def argsort_ids(ids: np.ndarray, rows: int) -> np.ndarray:
@@ -119,7 +119,8 @@ def _unique_by_bitmap(ids, rows):
     n = len(ids)
     words = np.zeros((rows + 63) >> 6, np.uint64)
     for i in range(n):
-        words[ids[i] >> 6] |= ONE << np.uint64(ids[i] & 63)
+        key = np.uint64(ids[i])  # unsigned: an index that cannot be negative needs no test for it
+        words[key >> SIX] |= ONE << (key & LOW_SIX)
     before = np.empty(len(words), np.int64)
     count = 0
     for w in range(len(words)):
@@ -135,7 +136,8 @@ def _unique_by_bitmap(ids, rows):
             position += 1
             word &= word - ONE
     for i in range(n):
-        w = ids[i] >> 6
-        below = (ONE << np.uint64(ids[i] & 63)) - ONE
+        key = np.uint64(ids[i])
+        w = key >> SIX
+        below = (ONE << (key & LOW_SIX)) - ONE
         inverse[i] = before[w] + _population(words[w] & below)
     return unique, inverse

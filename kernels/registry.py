@@ -29,4 +29,5 @@ KERNELS: dict[str, Kernel] = {
     **_in("optimisers", "sgd_rows", "momentum_rows", "adagrad_rows", "adam_rows"),
     **_in("initial", "uniform_rows", "normal_rows"),
     **_in("check", "nonfinite_count"),
+    **_in("half", "to_bfloat16", "from_bfloat16", "add_bfloat16", "to_float16", "from_float16", "add_float16"),
 }

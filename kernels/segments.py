@@ -83,24 +83,39 @@ def _group(inverse, segments):
     return order, starts
 
 
+# The first row of a segment starts its sum: one pass over the sum less than clearing it. Adding it to zero keeps the
+# bits of a sum from zero, in which -0.0 becomes 0.0.
+
+
 @cpu_kernel
 def _segment_sum(values, order, starts, out):
+    zero = out.dtype.type(0)
     for j in range(len(starts) - 1):
-        for c in range(out.shape[1]):
-            out[j, c] = 0
-        for i in range(starts[j], starts[j + 1]):
-            row = order[i]
-            for c in range(out.shape[1]):
-                out[j, c] += values[row, c]
+        total, first, stop = out[j], starts[j], starts[j + 1]
+        if first == stop:
+            total[:] = zero
+            continue
+        row = values[order[first]]
+        for c in range(len(total)):
+            total[c] = zero + row[c]
+        for i in range(first + 1, stop):
+            row = values[order[i]]
+            for c in range(len(total)):
+                total[c] += row[c]
 
 
 @cpu_kernel
 def _segment_sum_scaled(values, order, starts, out, scale):
+    zero = out.dtype.type(0)
     for j in range(len(starts) - 1):
-        for c in range(out.shape[1]):
-            out[j, c] = 0
-        for i in range(starts[j], starts[j + 1]):
-            row = order[i]
-            factor = scale[row]
-            for c in range(out.shape[1]):
-                out[j, c] += factor * values[row, c]
+        total, first, stop = out[j], starts[j], starts[j + 1]
+        if first == stop:
+            total[:] = zero
+            continue
+        row, factor = values[order[first]], scale[order[first]]
+        for c in range(len(total)):
+            total[c] = zero + factor * row[c]
+        for i in range(first + 1, stop):
+            row, factor = values[order[i]], scale[order[i]]
+            for c in range(len(total)):
+                total[c] += factor * row[c]

@@ -19,6 +19,9 @@ order_cuda = importlib.import_module("hybridmpi.kernels.order_cuda")
 
 RANDOM = np.random.default_rng(7)
 ROWS = 40
+HALF_KERNELS = [name for name in KERNELS if name.endswith("float16")]
+EXACT = ["gather", "scatter", "scatter_add", "aggregate", "segment_sum", *HALF_KERNELS]
+ONE_TYPE = ["argsort_ids", "unique_inverse", *HALF_KERNELS]
 # Hyperparameters of the update rules, in the order of the kernels' parameters.
 SETTINGS = {"sgd": (0.1,), "momentum": (0.1, 0.9), "adagrad": (0.1, 1e-10), "adam": (0.1, 0.9, 0.999, 1e-8, 3)}
 
@@ -84,7 +87,18 @@ def cases(name, dtype):
         spoiled = values(20, 3, dtype=dtype)
         spoiled[[0, 7], [1, 2]] = np.nan, -np.inf
         return [(values(0, 3, dtype=dtype),), (values(4, dtype=dtype),), (spoiled,)]
+    if name in HALF_KERNELS:
+        return [half_case(name, n) for n in (0, 1, 40)]
     return list(update_cases(name, dtype))
+
+
+def half_case(name, n):
+    """Return a kernel's float32 and 16-bit arguments in its order: numbers of every size, then special ones."""
+    full = (values(n) * 10.0 ** RANDOM.integers(-12, 6, n)).astype(np.float32)
+    halves = RANDOM.integers(0, 1 << 16, n, dtype=np.uint16)
+    special = np.float32([np.inf, -np.inf, np.nan, -0.0, 65520, 2**-25, 1.5 * 2**-24])[:n]
+    full[: len(special)] = special
+    return (full, halves) if name.startswith("to_") else (halves, full)
 
 
 def outcome(function, arguments, move, fetch):
@@ -109,7 +123,7 @@ def check(name, dtype):
             f = np.asarray(f)
             assert f.shape == e.shape, (name, dtype, f.shape, e.shape)
             # Python evaluates the element rules in the simulator and may round a coefficient once more or less.
-            exact = e.dtype.kind == "i" or name in ("gather", "scatter", "scatter_add", "aggregate", "segment_sum")
+            exact = e.dtype.kind in "iu" or name in EXACT
             tolerance = 0 if exact else 4 * np.finfo(dtype).eps
             np.testing.assert_allclose(f, e, rtol=tolerance, atol=tolerance, err_msg=name)
 
@@ -140,10 +154,10 @@ def check_rows_outside():
 
 def main():
     assert config.ENABLE_CUDASIM, "start with NUMBA_ENABLE_CUDASIM=1"
-    np.seterr(invalid="ignore")  # the search for non-finite values meets some
+    np.seterr(invalid="ignore")  # the search for non-finite values, and 16-bit sums, meet some
     order_cuda.CHUNK = 8  # several sorting threads even for a handful of keys
     for name in KERNELS:
-        for dtype in (np.float32,) if name in ("argsort_ids", "unique_inverse") else (np.float32, np.float64):
+        for dtype in (np.float32,) if name in ONE_TYPE else (np.float32, np.float64):
             check(name, dtype)
         print("ok", name, flush=True)
     check_scan()

@@ -5,16 +5,21 @@ import time
 import numpy as np
 
 from hybridmpi.arrays import fit_to_send
-from hybridmpi.collectives import ALGORITHMS, AllReduce, Group, halving_doubling, layout, naive, ring
+from hybridmpi.collectives import ALGORITHMS, AllReduce, Group, finish, halving_doubling, layout, naive, ring
 from hybridmpi.collectives.ring import bytes_sent
-from hybridmpi.collectives.shared import SharedMemory
+from hybridmpi.collectives.shared import SharedMemory, room_for
 from hybridmpi.errors import HybridMPIError
+from hybridmpi.waiting import wait_until
 from hybridmpi.world import World
 
 
 def contribution(rank: int, size: int, dtype: np.dtype) -> np.ndarray:
     """Whole numbers whose sums are exact in float32, different on every rank and element."""
     return ((np.arange(size) * 7 + rank * 13) % 1001 - 500).astype(dtype)
+
+
+def run(steps):
+    finish(steps, wait_until)
 
 
 def check_sums(comm):
@@ -26,7 +31,7 @@ def check_sums(comm):
                 group = Group(comm)
                 buffer = contribution(rank, size, dtype)
                 expected = sum(contribution(r, size, dtype) for r in range(ranks)) + np.zeros(size, dtype)
-                algorithm(group, buffer)
+                run(algorithm(group, buffer))
                 assert np.array_equal(buffer, expected), (name, dtype, size)
 
 
@@ -35,7 +40,7 @@ def check_small_chunks(comm):
     ranks, rank = comm.Get_size(), comm.Get_rank()
     for size in (1, 17, 1000, 4099):
         buffer = contribution(rank, size, np.float32)
-        ring(Group(comm), buffer, chunk_bytes=64)
+        run(ring(Group(comm), buffer, chunk=64))
         assert np.array_equal(buffer, sum(contribution(r, size, np.float32) for r in range(ranks)))
 
 
@@ -45,7 +50,7 @@ def check_same_bits_everywhere(comm):
     for name, algorithm in ALGORITHMS.items():
         buffer = rng.standard_normal(10_001).astype(np.float32)
         exact = comm.allreduce(buffer.astype(np.float64))
-        algorithm(Group(comm), buffer)
+        run(algorithm(Group(comm), buffer))
         first = comm.bcast(buffer, 0)
         assert comm.allreduce(int(np.array_equal(buffer, first))) == comm.Get_size(), name
         assert np.allclose(buffer, exact, atol=1e-5), name
@@ -56,7 +61,7 @@ def check_bytes(comm):
     ranks = comm.Get_size()
     for size in (0, 1, ranks, 1000, 1001):
         group = Group(comm)
-        ring(group, np.zeros(size, np.float32))
+        run(ring(group, np.zeros(size, np.float32)))
         sent = comm.allgather(sum(group.sent.values()))
         assert sum(sent) == 2 * (ranks - 1) * size * 4, (size, sent)
         assert sent == [bytes_sent(size, 4, ranks, r) for r in range(ranks)]
@@ -66,7 +71,7 @@ def check_unfit_buffers_are_refused(comm):
     for buffer in (np.zeros((4, 4), np.float32).T[:, :2], np.zeros(8, ">f4"), np.zeros(8, bool)):
         for algorithm in (naive, ring):
             try:
-                algorithm(Group(comm), buffer)
+                run(algorithm(Group(comm), buffer))
             except HybridMPIError:
                 continue
             raise AssertionError(f"{algorithm.__name__} took a buffer with {buffer.flags} {buffer.dtype}")
@@ -87,7 +92,7 @@ def check_buckets(comm):
     for bucket in buckets:
         for part in bucket.slices:
             bucket.view(bucket.gradients, part)[...] = comm.Get_rank() + 1
-        ring(Group(comm), bucket.gradients)
+        run(ring(Group(comm), bucket.gradients))
         for part in bucket.slices:
             assert (bucket.view(bucket.gradients, part) == sum(range(1, comm.Get_size() + 1))).all()
 
@@ -96,39 +101,66 @@ def check_shared_memory_sums(comm):
     """Buffers in shared memory and private ones, of every kind of size, many times: no call may disturb the next."""
     ranks, rank = comm.Get_size(), comm.Get_rank()
     sizes = [1, 2, ranks, ranks + 1, 1023, 4096, 4097, 40_000, 100_003, 1 << 20]
-    shared = SharedMemory(comm, buffer_bytes=16 * sum(sizes) + 64 * 2 * len(sizes))
-    buffers = [(size, dtype, shared.allocate(size, dtype)) for size in sizes for dtype in (np.float32, np.float64)]
-    for turn in range(4):
-        for size, dtype, lying in buffers:
-            expected = sum(contribution(r + turn, size, dtype) for r in range(ranks))
-            lying[:] = contribution(rank + turn, size, dtype)
-            shared.allreduce(lying)
-            assert np.array_equal(lying, expected), (size, dtype, turn)
-            private = contribution(rank + turn, size, dtype)
-            shared.allreduce(private)
-            assert np.array_equal(private, expected), (size, dtype, turn)
-    shared.allreduce(np.empty(0, np.float32))
-    shared.close()
+    with World(0, comm) as world:
+        reduce = AllReduce(world, sum(room_for(8 * size) + room_for(4 * size) for size in sizes))
+        shared = SharedMemory(comm)
+        buffers = [(size, dtype, reduce.allocate(size, dtype)) for size in sizes for dtype in (np.float32, np.float64)]
+        for turn in range(4):
+            for size, dtype, lying in buffers:
+                expected = sum(contribution(r + turn, size, dtype) for r in range(ranks))
+                lying[:] = contribution(rank + turn, size, dtype)
+                reduce(lying)
+                assert np.array_equal(lying, expected), (size, dtype, turn)
+                private = contribution(rank + turn, size, dtype)
+                shared.allreduce(private)
+                assert np.array_equal(private, expected), (size, dtype, turn)
+        shared.allreduce(np.empty(0, np.float32))
+        shared.close()
+        reduce.close()
+
+
+def check_many_at_once(comm):
+    """Several buffers under way, started in the same order, finished in any: sums and bits as one after the other."""
+    ranks, rank = comm.Get_size(), comm.Get_rank()
+    sizes = [5, 300_001, 1, 70_000, 4096]
+    for width in (ranks, 1, 2):
+        with World(0, comm, nodes_of_ranks=lambda rank, width=width: rank // width) as world:
+            reduce = AllReduce(world, sum(room_for(4 * size) for size in sizes))
+            buffers = [reduce.allocate(size, np.float32) for size in sizes]
+            for turn in range(4):
+                for number, buffer in enumerate(buffers):
+                    buffer[:] = contribution(rank + turn + number, buffer.size, np.float32)
+                    if rank == turn % ranks:
+                        time.sleep(0.002)
+                    reduce.start(buffer)
+                reduce.finish()
+                for number, buffer in enumerate(buffers):
+                    expected = sum(contribution(r + turn + number, buffer.size, np.float32) for r in range(ranks))
+                    assert np.array_equal(buffer, expected), (width, turn, number)
+            reduce.close()
 
 
 def check_shared_memory_with_late_ranks(comm):
     """Each rank is late in turn, by more than the others poll: they sleep, and the sum is right."""
     ranks, rank = comm.Get_size(), comm.Get_rank()
-    shared = SharedMemory(comm, buffer_bytes=1 << 20)
-    lying = shared.allocate(50_000, np.float32)
-    for late in range(ranks):
-        for size in (10, 50_000, 200_000):
+    with World(0, comm) as world:
+        reduce = AllReduce(world, 1 << 20)
+        shared = SharedMemory(comm)
+        lying = reduce.allocate(50_000, np.float32)
+        for late in range(ranks):
+            for size in (10, 50_000, 200_000):
+                if rank == late:
+                    time.sleep(0.03)
+                private = contribution(rank, size, np.float32)
+                shared.allreduce(private)
+                assert np.array_equal(private, sum(contribution(r, size, np.float32) for r in range(ranks)))
             if rank == late:
                 time.sleep(0.03)
-            private = contribution(rank, size, np.float32)
-            shared.allreduce(private)
-            assert np.array_equal(private, sum(contribution(r, size, np.float32) for r in range(ranks)))
-        if rank == late:
-            time.sleep(0.03)
-        lying[:] = rank + 1
-        shared.allreduce(lying)
-        assert (lying == ranks * (ranks + 1) // 2).all()
-    shared.close()
+            lying[:] = rank + 1
+            reduce(lying)
+            assert (lying == ranks * (ranks + 1) // 2).all()
+        shared.close()
+        reduce.close()
 
 
 def check_across_nodes(comm):
@@ -155,7 +187,7 @@ def check_trunk_bytes(comm):
     nbytes = 4096 * 4
     for placement in ([0, 0, 1, 1], [0, 1, 0, 1]):
         group = Group(comm, [(supernode, rank) for rank, supernode in enumerate(placement)])
-        halving_doubling(group, np.zeros(nbytes // 4, np.float32))
+        run(halving_doubling(group, np.zeros(nbytes // 4, np.float32)))
         trunk = comm.allgather(group.sent["trunk"])
         # Per rank 2 (p - q) / (p q) n, with q = 2 of p = 4 below the trunk (swCaffe, section V).
         assert trunk == [2 * (4 - 2) / (4 * 2) * nbytes] * 4, (placement, trunk)

@@ -28,7 +28,8 @@ def test_example_shows_every_key_with_its_default():
     shown = tomllib.loads(EXAMPLE.read_text())
     for section in fields(Job):
         if section.name != "optimizer":
-            assert shown[section.name] == asdict(getattr(Job(), section.name))
+            lists = {key: tuple(value) for key, value in shown[section.name].items() if isinstance(value, list)}
+            assert shown[section.name] | lists == asdict(getattr(Job(), section.name))
     assert all("#" in line for line in EXAMPLE.read_text().splitlines() if "=" in line), "each line says what it does"
 
 
@@ -43,6 +44,13 @@ def test_values_are_read(write):
     assert (job.world.servers, job.world.partition) == (2, "block")
     with pytest.raises(AttributeError):
         job.training.steps = 8
+
+
+def test_lists_of_strings_are_read(write):
+    path = write('[topology]\nsupernodes = ["node[01-16]", "node[17-32],gpu1"]\n')
+    assert read_job(path).topology.supernodes == ("node[01-16]", "node[17-32],gpu1")
+    assert read_job(path, ["topology.supernodes=[]"]).topology.supernodes == ()
+    assert read_job(path, ["topology.supernodes=['a','b']"]).topology.supernodes == ("a", "b")
 
 
 def test_optimizer_is_the_rule(write):
@@ -81,6 +89,12 @@ def test_overrides_win_in_order(write):
         ('[training]\nnonfinite = "ignore"\n', r'nonfinite = "ignore" \(a string\); expected "stop" or "skip"'),
         ('[world]\nservers = "two"\n', r'servers = "two" .*expected "per-node" or a whole number, at least 0'),
         ("[world]\nservers = -2\n", r"servers = -2 "),
+        (
+            '[topology]\nsupernodes = "a"\n',
+            r'supernodes = "a" \(a string\); expected a list of strings in quotes, such as',
+        ),
+        ('[topology]\nsupernodes = ["a", 1]\n', r"supernodes = \['a', 1\] \(a list\); expected a list of strings"),
+        ("[topology]\nsupernode = []\n", r"unknown key; did you mean 'supernodes'\?"),
         ('[model]\nkind = "gru"\n', r'kind = "gru" .*expected "lm"'),
         ('[optimizer]\nkind = "adagrat"\n', r"job\.toml: \[optimizer\] .*'adagrat'.*adagrad"),
         ("[optimizer]\nmomentum = 0.9\n", r"\[optimizer\] .*momentum"),
@@ -103,6 +117,7 @@ def test_refusals_name_file_key_and_what_is_known(write, text, message):
         ("trainin.steps=3", r"unknown section 'trainin'; did you mean 'training'"),
         ("training.step=3", r"--set training\.step: unknown key; did you mean 'steps'"),
         ("training.steps=ten", r'--set training\.steps = "ten" \(a string\); expected a whole number'),
+        ("topology.supernodes=node[1-2]", r'supernodes = "node\[1-2\]" \(a string\); expected a list of strings'),
         ("training.steps=3\nseed=4", r"--set training\.steps = "),
         ("optimizer.beta1=3", r"with --set optimizer\.beta1: \[optimizer\] .*beta1"),
     ],

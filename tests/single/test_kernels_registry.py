@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hybridmpi import kernels
+from hybridmpi.kernels import check
 from hybridmpi.kernels.registry import KERNELS
 
 FOLDER = Path(kernels.__file__).parent
@@ -19,6 +20,7 @@ HELPERS = {  # shared between modules, not public
     "adam_coefficients",
     "check_dense_update",
     "check_gradient",
+    "check_halves",
     "check_row_update",
     "check_rows",
     "check_segments",
@@ -99,3 +101,11 @@ def test_nonfinite_count(dtype):
     assert kernels.nonfinite_count(x) == 3
     assert kernels.nonfinite_count(np.empty(0, dtype)) == 0
     assert kernels.nonfinite_count(np.full((), np.nan, dtype)) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_nonfinite_count_of_several_blocks(dtype):
+    x = np.zeros(2 * check.BLOCK + 3, dtype)
+    x[[0, check.BLOCK - 1, check.BLOCK, -1]] = np.nan, np.inf, -np.inf, np.nan
+    assert kernels.nonfinite_count(x) == 4
+    assert kernels.nonfinite_count(np.full_like(x, np.inf)) == len(x)

@@ -102,6 +102,15 @@ def test_segment_sum_points_anywhere_into_a_staging_array(dtype, width):
         np.testing.assert_array_equal(out, expected)
 
 
+def test_a_sum_starts_from_zero():
+    values, scale = np.full((3, 5), -0.0, np.float32), np.ones(3, np.float32)
+    for factors in (None, scale):
+        out = np.full((3, 5), np.nan, np.float32)
+        kernels.segment_sum(values, np.arange(3), np.array([0, 1, 1, 3]), out, factors)
+        assert not out.any()
+        assert not np.signbit(out).any()  # 0.0 + -0.0 is 0.0
+
+
 def test_no_segments():
     kernels.segment_sum(
         np.empty((0, 3), np.float32), np.empty(0, np.int64), np.zeros(1, np.int64), np.empty((0, 3), np.float32)

@@ -7,11 +7,14 @@ after the data is written, a load with acquire ordering before it is read. On x8
 
 from __future__ import annotations
 
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 # A flag has a cache line of its own: 8 int64.
 LINE = 8
+
+# Polls between two offers of the core to another process.
+POLLS_PER_YIELD = 16
 
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
@@ -39,3 +42,35 @@ def store_release(typing, flags, index, value):
         return context.get_dummy_value()
 
     return types.void(flags, types.int64, types.int64), generate
+
+
+@intrinsic
+def pointer(typing, address):
+    """Return the address int64 as a pointer, for numba.carray: an array argument costs a call from Python 0.1 us."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
+
+
+@njit(nogil=True, cache=True)
+def signal(flags, index, epoch):
+    """Set flags[index], after everything this rank has written before."""
+    store_release(flags, index, epoch)
+
+
+@njit(nogil=True, cache=True)
+def all_reached(flags, first, stride, ranks, epoch, polls):
+    """Return whether the flags first, first + stride, ... of all ranks have reached `epoch`, polling `polls` times."""
+    for poll in range(polls):
+        missing = False
+        for rank in range(ranks):
+            if load_acquire(flags, first + rank * stride) < epoch:
+                missing = True
+                break
+        if not missing:
+            return True
+        if poll % POLLS_PER_YIELD == POLLS_PER_YIELD - 1:
+            sched_yield()
+    return False

@@ -2,62 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridmpi.waiting import wait_all
+from hybridmpi.collectives.steps import Ready
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-TAG = 1
+LEVELS = ("node", "supernode", "trunk")
+
+# Open MPI takes counts below 2^31 elements only.
+MOST_ELEMENTS = 1 << 30
 
 
-@dataclass
 class Group:
-    """Ranks that reduce together, numbered by where they are: index 0 .. size - 1 sorted by (supernode, node, rank).
+    """Ranks that reduce together, numbered by where they are: index 0 .. size - 1 sorted by (place, rank). Local.
 
-    Algorithms speak of indices only, so that neighbours in index are near each other, however the launcher placed
-    the ranks. `places`: (supernode, node) of every rank of `comm`; by default all share a node. `sent`: bytes this
-    rank sent to others on its node, in its supernode, and over the trunk. Local; all ranks use `comm` in the same
-    order.
+    Algorithms speak of indices only, so that neighbours in index are near each other, however the launcher placed the
+    ranks. `places`: (supernode, node, ...) of every rank of `comm`; by default all share a node. `tag`: of the
+    messages; groups in flight at the same time on one communicator have different ones. `sent`: bytes that this rank
+    sent to others on its node, in its supernode, and over the trunk; groups made from this one count into the same.
     """
 
-    comm: MPI.Intracomm
-    places: Sequence[tuple[int, int]] = ()
-    wait: Callable[[Sequence[Any]], None] = wait_all
-    sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("node", "supernode", "trunk"), 0))
+    def __init__(self, comm: MPI.Intracomm, places: Sequence[tuple[int, ...]] = (), tag: int = 1) -> None:
+        size = comm.Get_size()
+        places = places or [(0, 0)] * size
+        self.comm, self.tag = comm, tag
+        self._ranks = sorted(range(size), key=lambda rank: (*places[rank], rank))
+        self.places = [tuple(places[rank]) for rank in self._ranks]
+        self.index = self._ranks.index(comm.Get_rank())
+        self.sent = dict.fromkeys(LEVELS, 0)
 
-    def __post_init__(self) -> None:
-        size = self.comm.Get_size()
-        self.places = self.places or [(0, 0)] * size
-        by_place = sorted(range(size), key=lambda rank: (*self.places[rank], rank))
-        self._rank_of = by_place
-        self.size = size
-        self.index = by_place.index(self.comm.Get_rank())
-        self.places = [tuple(self.places[rank]) for rank in by_place]
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self._ranks)
+
+    def subset(self, indices: Sequence[int]) -> Group:
+        """Return the group of the ranks at `indices`, of which this rank is one; it needs no communicator. Local."""
+        part = copy(self)
+        part._ranks = [self._ranks[i] for i in indices]
+        part.places = [self.places[i] for i in indices]
+        part.index = list(indices).index(self.index)
+        return part
+
+    def tagged(self, tag: int) -> Group:
+        """Return this group with messages of another tag. Local."""
+        other = copy(self)
+        other.tag = tag
+        return other
 
     def level(self, index: int) -> str:
         """Return how far index `index` is: "node", "supernode" or "trunk". Local."""
-        mine, other = self.places[self.index], self.places[index]
-        return "node" if mine == other else "supernode" if mine[0] == other[0] else "trunk"
+        return level(self.places[self.index], self.places[index])
 
-    def count(self, index: int, nbytes: int) -> None:
-        """Count bytes that go to index `index`. Local."""
-        self.sent[self.level(index)] += nbytes
+    def send(self, array: np.ndarray, index: int) -> list[Any]:
+        """Start sending the flat `array`; return the requests. Local."""
+        self.sent[self.level(index)] += array.nbytes
+        return [self.comm.Isend(part, self._ranks[index], self.tag) for part in _parts(array)]
 
-    def send(self, array: np.ndarray, index: int) -> Any:
-        """Start sending `array`; return the request. Local."""
-        self.count(index, array.nbytes)
-        return self.comm.Isend(array, self._rank_of[index], TAG)
+    def receive(self, array: np.ndarray, index: int) -> list[Any]:
+        """Start receiving into the flat `array`; return the requests. Local."""
+        return [self.comm.Irecv(part, self._ranks[index], self.tag) for part in _parts(array)]
 
-    def receive(self, array: np.ndarray, index: int) -> Any:
-        """Start receiving into `array`; return the request. Local."""
-        return self.comm.Irecv(array, self._rank_of[index], TAG)
+    def exchange(self, outgoing: np.ndarray, incoming: np.ndarray, index: int) -> Ready:
+        """Start sending to and receiving from the same partner; return whether that is done, to be polled. Local."""
+        return completed(self.receive(incoming, index) + self.send(outgoing, index))
 
-    def exchange(self, outgoing: np.ndarray, incoming: np.ndarray, index: int) -> None:
-        """Send to and receive from the same partner. Collective over the two."""
-        self.wait([self.receive(incoming, index), self.send(outgoing, index)])
+
+def level(one: tuple[int, ...], other: tuple[int, ...]) -> str:
+    """Return how far two places (supernode, node, ...) are from each other. Local."""
+    if one[:2] == other[:2]:
+        return "node"
+    return "supernode" if one[0] == other[0] else "trunk"
+
+
+def completed(requests: list[Any]) -> Ready:
+    """Return a function that polls MPI `requests`: whether all are complete. Local."""
+    return partial(type(requests[0]).Testall, requests) if requests else lambda: True
+
+
+def _parts(array: np.ndarray) -> list[np.ndarray]:
+    if array.size <= MOST_ELEMENTS:
+        return [array] if array.size else []
+    return [array[start : start + MOST_ELEMENTS] for start in range(0, array.size, MOST_ELEMENTS)]

@@ -14,26 +14,33 @@ import numpy as np
 
 from hybridmpi.collectives.folding import Partner, folded
 from hybridmpi.collectives.group import Group
+from hybridmpi.collectives.steps import Steps
+from hybridmpi.collectives.wire import PLAIN, Wire
 
 
-def halving_doubling(group: Group, buffer: np.ndarray) -> None:
+def halving_doubling(group: Group, buffer: np.ndarray, wire: Wire = PLAIN) -> Steps:
     """Replace `buffer` [n] on every rank by the sum over the group. Collective over the group; in place."""
-    folded(group, buffer, _halve_and_double)
+    return folded(group, buffer, wire, _halve_and_double)
 
 
-def _halve_and_double(group: Group, flat: np.ndarray, scratch: np.ndarray, me: int, power: int, index: Partner) -> None:
+def _halve_and_double(
+    group: Group, flat: np.ndarray, scratch: np.ndarray, wire: Wire, me: int, power: int, index: Partner
+) -> Steps:
     start, stop = 0, flat.size
-    steps = []
+    exchanges = []
     distance = 1
     while distance < power:
         partner = index(me ^ distance)
         middle = start + (stop - start) // 2
         lower, upper = slice(start, middle), slice(middle, stop)
         keep, give = (upper, lower) if me & distance else (lower, upper)
-        steps.append((partner, keep, give))
-        group.exchange(flat[give], scratch[keep], partner)
-        flat[keep] += scratch[keep]
+        exchanges.append((partner, keep, give))
+        yield group.exchange(wire.outgoing(flat[give]), scratch[keep], partner)
+        wire.add(scratch[keep], flat[keep])
         start, stop = keep.start, keep.stop
         distance *= 2
-    for partner, keep, give in reversed(steps):
-        group.exchange(flat[keep], flat[give], partner)
+    wire.settle(flat[start:stop])
+    for partner, keep, give in reversed(exchanges):
+        landing = wire.landing(flat[give])
+        yield group.exchange(wire.outgoing(flat[keep]), landing, partner)
+        wire.land(landing, flat[give])

@@ -11,16 +11,22 @@ import numpy as np
 
 from hybridmpi.collectives.folding import Partner, folded
 from hybridmpi.collectives.group import Group
+from hybridmpi.collectives.steps import Steps
+from hybridmpi.collectives.wire import PLAIN, Wire
 
 
-def recursive_doubling(group: Group, buffer: np.ndarray) -> None:
+def recursive_doubling(group: Group, buffer: np.ndarray, wire: Wire = PLAIN) -> Steps:
     """Replace `buffer` [n] on every rank by the sum over the group. Collective over the group; in place."""
-    folded(group, buffer, _double)
+    return folded(group, buffer, wire, _double)
 
 
-def _double(group: Group, flat: np.ndarray, scratch: np.ndarray, me: int, power: int, index: Partner) -> None:
+def _double(
+    group: Group, flat: np.ndarray, scratch: np.ndarray, wire: Wire, me: int, power: int, index: Partner
+) -> Steps:
     distance = 1
     while distance < power:
-        group.exchange(flat, scratch, index(me ^ distance))
-        flat += scratch
+        # Both partners add the same two numbers only if each also rounds its own.
+        wire.settle(flat)
+        yield group.exchange(wire.outgoing(flat), scratch, index(me ^ distance))
+        wire.add(scratch, flat)
         distance *= 2

@@ -5,18 +5,30 @@ Each rank sends 2 (p - 1) / p n bytes whatever the number of ranks, always to it
 is cut into p segments; in step s of the first half, rank r sends segment r - s and adds what it receives to segment
 r - s - 1, so that after p - 1 steps segment r + 1 is complete on rank r, added in ring order: every element is summed
 on one rank only, and all ranks end with the same bits.
+
+Chunks do not wait for their step: one that has come is added and sent on at once, while the next ones are on their
+way. So the links stay busy across the borders of the steps, and additions hide behind transfers.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
 import numpy as np
 
-from hybridmpi.arrays import fit_to_receive, namespace
-from hybridmpi.collectives.group import Group
+from hybridmpi.arrays import fit_to_receive
+from hybridmpi.collectives.group import Group, completed
+from hybridmpi.collectives.steps import Steps
+from hybridmpi.collectives.wire import PLAIN, Wire
 
-# Chunks are received into one of two scratch buffers while the other is added. Below this size the cost of a message
-# outweighs what the overlap hides; measured flat from 256 KiB to 4 MiB in shared memory.
-CHUNK_BYTES = 1 << 20
+# A segment travels in at least this many chunks, for chunks of one step to overtake the border to the next ...
+CHUNKS = 4
+# ... of these sizes: the cost of a smaller message outweighs what the overlap hides, a larger one hides no more.
+SMALLEST_CHUNK = 64 << 10
+LARGEST_CHUNK = 1 << 20
+# Receives posted ahead. Each sender may then have as many chunks on the way without a word from the receiver.
+AHEAD = 4
 
 
 def segment(length: int, ranks: int, index: int) -> slice:
@@ -37,46 +49,62 @@ def bytes_sent(length: int, itemsize: int, ranks: int, rank: int) -> int:
     return (2 * length - sizes[(rank + 1) % ranks] - sizes[(rank + 2) % ranks]) * itemsize
 
 
-def ring(group: Group, buffer: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> None:
-    """Replace `buffer` [n] on every rank by the sum over the group. Collective over the group; in place."""
+def chunk_bytes(nbytes: int, ranks: int) -> int:
+    """Return the size of the chunks that a buffer of `nbytes` travels in. Local."""
+    return min(max(nbytes // ranks // CHUNKS, SMALLEST_CHUNK), LARGEST_CHUNK)
+
+
+def ring(group: Group, buffer: np.ndarray, wire: Wire = PLAIN, chunk: int = 0) -> Steps:
+    """Replace `buffer` [n] on every rank by the sum over the group. Collective over the group; in place.
+
+    `chunk`: bytes of `buffer` in a chunk; by default what `chunk_bytes` says.
+    """
+    flat = fit_to_receive(buffer).reshape(-1)
     ranks, index = group.size, group.index
-    fit_to_receive(buffer)
-    if ranks == 1 or buffer.size == 0:
+    if ranks == 1 or flat.size == 0:
         return
-    flat = buffer.reshape(-1)
+    size = max(1, (chunk or chunk_bytes(flat.nbytes, ranks)) // flat.itemsize)
     left, right = (index - 1) % ranks, (index + 1) % ranks
-    chunk = max(1, chunk_bytes // flat.itemsize)
-    largest = segment(flat.size, ranks, 0)
-    scratch = namespace(flat).empty((2, min(chunk, largest.stop)), flat.dtype)
+    # What arrives, in this order: (the slice of a chunk, the step).
+    stream = [
+        (part, step)
+        for step in range(2 * (ranks - 1))
+        for part in _chunks(segment(flat.size, ranks, index - step - 1), size)
+    ]
+    scratch = wire.scratch((AHEAD, min(size, flat.size)), flat)
+    posted: deque[tuple[np.ndarray, list[Any]]] = deque()
+    # By the start of a chunk: the requests of what this rank has sent of it.
+    own = _chunks(segment(flat.size, ranks, index), size)
+    sends = {part.start: group.send(wire.outgoing(flat[part]), right) for part in own}
 
-    for step in range(ranks - 1):
-        outgoing = flat[segment(flat.size, ranks, index - step)]
-        target = flat[segment(flat.size, ranks, index - step - 1)]
-        sends = [group.send(part, right) for part in _chunks(outgoing, chunk)]
-        _receive_and_add(group, target, scratch, chunk, left)
-        group.wait(sends)
+    next_to_post = 0
+    for number, (part, step) in enumerate(stream):
+        while next_to_post < min(number + AHEAD, len(stream)):
+            coming, step_of_it = stream[next_to_post]
+            if step_of_it < ranks - 1:
+                landing = scratch[next_to_post % AHEAD, : coming.stop - coming.start]
+            elif coming.start in sends:
+                # What this rank has sent of the chunk is about to be overwritten: it must be gone, as it has long been.
+                yield completed(sends[coming.start])
+                landing = wire.landing(flat[coming])
+            else:
+                break
+            posted.append((landing, group.receive(landing, left)))
+            next_to_post += 1
+        values = flat[part]
+        landed, requests = posted.popleft()
+        yield completed(requests)
+        if step < ranks - 1:
+            wire.add(landed, values)
+            landed = wire.outgoing(values)
+        if step >= ranks - 2:
+            # This segment is complete here, or has come complete: from now on all ranks have the same bits of it.
+            wire.land(landed, values)
+        if step < 2 * ranks - 3:
+            sends.setdefault(part.start, []).extend(group.send(landed, right))
+    yield completed([request for requests in sends.values() for request in requests])
 
-    for step in range(ranks - 1):
-        outgoing = flat[segment(flat.size, ranks, index + 1 - step)]
-        incoming = flat[segment(flat.size, ranks, index - step)]
-        requests = [group.receive(part, left) for part in _chunks(incoming, chunk)]
-        requests += [group.send(part, right) for part in _chunks(outgoing, chunk)]
-        group.wait(requests)
 
-
-def _chunks(array: np.ndarray, chunk: int) -> list[np.ndarray]:
-    return [array[start : start + chunk] for start in range(0, array.size, chunk)]
-
-
-def _receive_and_add(group: Group, target: np.ndarray, scratch: np.ndarray, chunk: int, source: int) -> None:
-    """Receive chunk after chunk and add it to `target`, the next one on its way while this one is added."""
-    parts = _chunks(target, chunk)
-    if not parts:
-        return
-    pending = group.receive(scratch[0, : parts[0].size], source)
-    for number, part in enumerate(parts):
-        group.wait([pending])
-        received = scratch[number % 2, : part.size]
-        if number + 1 < len(parts):
-            pending = group.receive(scratch[(number + 1) % 2, : parts[number + 1].size], source)
-        part += received
+def _chunks(whole: slice, size: int) -> list[slice]:
+    """Return `whole` cut into slices of up to `size` elements."""
+    return [slice(start, min(start + size, whole.stop)) for start in range(whole.start, whole.stop, size)]

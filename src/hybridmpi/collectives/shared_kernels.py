@@ -2,36 +2,24 @@
 
 A loop that has to wait polls `polls` times and then returns where it stands; called again with that, it goes on. So a
 rank never spins for longer than that inside, and its caller can sleep, or serve, between calls.
+
+Inner loops run over whole slices: with an index that starts anywhere the compiler must allow for negative ones, and
+does not use vector instructions, which cost a factor of five.
 """
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 from numba import njit
 
-from hybridmpi.collectives.flags import LINE, load_acquire, sched_yield, store_release
-
-# Polls between two offers of the core to another process.
-POLLS_PER_YIELD = 16
+from hybridmpi.collectives.flags import LINE, all_reached, pointer, store_release
 
 # Elements that are summed at once: the sums of a block stay in the first-level cache while rank after rank is added.
 BLOCK = 2048
 
-
-@njit(nogil=True, cache=True)
-def all_reached(flags, first, ranks, epoch, polls):
-    """Return whether flags first .. first + ranks - 1 have reached `epoch`, polling up to `polls` times."""
-    for poll in range(polls):
-        missing = False
-        for rank in range(ranks):
-            if load_acquire(flags, (first + rank) * LINE) < epoch:
-                missing = True
-                break
-        if not missing:
-            return True
-        if poll % POLLS_PER_YIELD == POLLS_PER_YIELD - 1:
-            sched_yield()
-    return False
+# The words of the state of `small`.
+EPOCH, SLOTS, SLOT_BYTES, FLAGS, RANKS, RANK, WORDS = range(7)
 
 
 @njit(nogil=True, cache=True)
@@ -44,107 +32,131 @@ def slice_of(length, ranks, rank):
 
 
 @njit(nogil=True, cache=True)
-def sum_into(rows, start, stop, target):
-    """Put the sum over the rows of elements [start, stop), added in the order of the rows, into row `target`."""
+def _copy(source, target):
+    for i in range(target.size):
+        target[i] = source[i]
+
+
+@njit(nogil=True, cache=True)
+def _sum_two(a, b, total):
+    for i in range(total.size):
+        total[i] = a[i] + b[i]
+
+
+@njit(nogil=True, cache=True)
+def _sum_three(a, b, c, total):
+    for i in range(total.size):
+        total[i] = a[i] + b[i] + c[i]
+
+
+@njit(nogil=True, cache=True)
+def _sum_four(a, b, c, d, total):
+    for i in range(total.size):
+        total[i] = a[i] + b[i] + c[i] + d[i]
+
+
+@njit(nogil=True, cache=True)
+def sum_block(rows, start, stop, total):
+    """Put the sum over the rows of elements [start, stop), added in the order of the rows, into `total`, which may be
+    part of a row."""
     ranks = rows.shape[0]
-    first, second, total = rows[0], rows[1], rows[target]
+    a, b = rows[0, start:stop], rows[1, start:stop]
     if ranks == 2:
-        for i in range(start, stop):
-            total[i] = first[i] + second[i]
+        _sum_two(a, b, total)
         return
+    c = rows[2, start:stop]
+    if ranks == 3:
+        _sum_three(a, b, c, total)
+        return
+    _sum_four(a, b, c, rows[3, start:stop], total)
+    for rank in range(4, ranks):
+        _sum_two(total, rows[rank, start:stop], total)
+
+
+@njit(nogil=True, cache=True)
+def sum_into(rows, start, stop, target):
+    """Put the sum over the rows of elements [start, stop) into row `target`."""
     sums = np.empty(BLOCK, rows.dtype)
     for begin in range(start, stop, BLOCK):
-        count = min(BLOCK, stop - begin)
-        for i in range(count):
-            sums[i] = first[begin + i] + second[begin + i]
-        for other in range(2, ranks):
-            row = rows[other]
-            for i in range(count):
-                sums[i] += row[begin + i]
-        for i in range(count):
-            total[begin + i] = sums[i]
+        end = min(begin + BLOCK, stop)
+        # Beside the row: with more than four rows the sum takes several turns, the row's own values are in one of them.
+        sum_block(rows, begin, end, sums[: end - begin])
+        _copy(sums[: end - begin], rows[target, begin:end])
 
 
 @njit(nogil=True, cache=True)
 def spread(rows, start, stop, source):
     """Copy elements [start, stop) of row `source` to all other rows."""
-    total = rows[source]
     for other in range(rows.shape[0]):
         if other != source:
-            row = rows[other]
-            for i in range(start, stop):
-                row[i] = total[i]
+            _copy(rows[source, start:stop], rows[other, start:stop])
 
 
 @njit(nogil=True, cache=True)
-def sum_and_spread(rows, start, stop, rank):
+def _sum_two_and_spread(a, b):
+    for i in range(a.size):
+        total = a[i] + b[i]
+        a[i] = total
+        b[i] = total
+
+
+@njit(nogil=True, cache=True)
+def sum_and_spread(rows, start, stop):
     """Replace elements [start, stop) of every row by their sum over the rows, in one pass through memory."""
     if rows.shape[0] == 2:
-        first, second = rows[0], rows[1]
-        for i in range(start, stop):
-            total = first[i] + second[i]
-            first[i] = total
-            second[i] = total
+        _sum_two_and_spread(rows[0, start:stop], rows[1, start:stop])
         return
+    sums = np.empty(BLOCK, rows.dtype)
     for begin in range(start, stop, BLOCK):
         end = min(begin + BLOCK, stop)
-        sum_into(rows, begin, end, rank)
-        spread(rows, begin, end, rank)
+        total = sums[: end - begin]
+        sum_block(rows, begin, end, total)
+        for rank in range(rows.shape[0]):
+            _copy(total, rows[rank, begin:end])
 
 
 @njit(nogil=True, cache=True)
-def direct(rows, flags, rank, epoch, polls, stage):
+def direct(rows, flags, first, stride, rank, epoch, polls, stage):
     """All-reduce of buffers that lie in shared memory, one row per rank. Return the stage: 2 is done; start at 0.
 
-    Every rank sums one slice straight from its peers' buffers and writes the sums back into all of them.
+    Every rank sums one slice straight from its peers' buffers and writes the sums back into all of them. The flags of
+    rank r: first + r stride says that its buffer is full, the line after it that its slice is summed.
     """
     ranks = rows.shape[0]
     if stage == 0:
-        store_release(flags, rank * LINE, epoch)
-        if not all_reached(flags, 0, ranks, epoch, polls):
+        store_release(flags, first + rank * stride, epoch)
+        if not all_reached(flags, first, stride, ranks, epoch, polls):
             return 0
         start, stop = slice_of(rows.shape[1], ranks, rank)
-        sum_and_spread(rows, start, stop, rank)
-        store_release(flags, (ranks + rank) * LINE, epoch)
-    return 2 if all_reached(flags, ranks, ranks, epoch, polls) else 1
+        sum_and_spread(rows, start, stop)
+        store_release(flags, first + rank * stride + LINE, epoch)
+    return 2 if all_reached(flags, first + LINE, stride, ranks, epoch, polls) else 1
 
 
 @njit(nogil=True, cache=True)
-def signal(flags, index, epoch):
-    """Set a flag, after everything this rank has written before."""
-    store_release(flags, index * LINE, epoch)
+def small(buffer, state, polls):
+    """All-reduce of a buffer [n] by way of slots [2, p, s] that every rank reads all of. Return whether it is done;
+    called again it goes on.
 
-
-@njit(nogil=True, cache=True)
-def small(buffer, slots, flags, rank, epoch, polls):
-    """All-reduce of a private buffer [n] by way of slots [2, p, >= n]: every rank reads all. Return whether it is done.
-
-    One wait instead of two: consecutive calls use the two halves of the slots in turn.
+    One wait instead of two: consecutive calls use the two halves of the slots in turn. `state` [WORDS]: the epoch of
+    the last call, positive when it was finished; the rest as in the constants.
     """
-    ranks = slots.shape[1]
+    ranks, rank = state[RANKS], state[RANK]
+    capacity = state[SLOT_BYTES] // buffer.itemsize
+    slots = numba.carray(pointer(state[SLOTS]), (2, ranks, capacity), buffer.dtype)
+    flags = numba.carray(pointer(state[FLAGS]), (ranks * LINE,), np.int64)
+    started = state[EPOCH] < 0
+    epoch = -state[EPOCH] if started else state[EPOCH] + 1
     half = slots[epoch & 1]
-    mine = half[rank]
-    length = buffer.shape[0]
-    for i in range(length):
-        mine[i] = buffer[i]
-    store_release(flags, rank * LINE, epoch)
-    if not all_reached(flags, 0, ranks, epoch, polls):
+    if not started:
+        _copy(buffer, half[rank, : buffer.size])
+        store_release(flags, rank * LINE, epoch)
+    if not all_reached(flags, 0, LINE, ranks, epoch, polls):
+        state[EPOCH] = -epoch
         return False
-    first, second = half[0], half[1]
-    for i in range(length):
-        buffer[i] = first[i] + second[i]
-    for other in range(2, ranks):
-        row = half[other]
-        for i in range(length):
-            buffer[i] += row[i]
+    sum_block(half, 0, buffer.size, buffer)
+    state[EPOCH] = epoch
     return True
-
-
-@njit(nogil=True, cache=True)
-def _copy(source, target, start, stop, offset):
-    """Copy source [start, stop) to target [offset, ...)."""
-    for i in range(stop - start):
-        target[offset + i] = source[start + i]
 
 
 @njit(nogil=True, cache=True)
@@ -156,10 +168,11 @@ def chunked(buffer, slots, sums, flags, rank, epoch, polls, position):
     sums of this one are waited for, so that nobody is idle in between; the halves of slots and sums are used in turn.
     """
     ranks, size = slots.shape[1], slots.shape[2]
-    length = buffer.shape[0]
+    length = buffer.size
     chunks = (length + size - 1) // size
     if position == 0:
-        _copy(buffer, slots[epoch & 1, rank], 0, min(size, length), 0)
+        end = min(size, length)
+        _copy(buffer[:end], slots[epoch & 1, rank, :end])
         store_release(flags, rank * LINE, epoch)
         position = 1
     while position <= 2 * chunks:
@@ -168,24 +181,18 @@ def chunked(buffer, slots, sums, flags, rank, epoch, polls, position):
         start = chunk * size
         stop = min(start + size, length)
         if position % 2 == 1:
-            if not all_reached(flags, 0, ranks, now, polls):
+            if not all_reached(flags, 0, LINE, ranks, now, polls):
                 return position
             first, last = slice_of(stop - start, ranks, rank)
-            half = slots[now & 1]
-            total = sums[now & 1]
-            for i in range(first, last):
-                total[i] = half[0, i] + half[1, i]
-            for other in range(2, ranks):
-                row = half[other]
-                for i in range(first, last):
-                    total[i] += row[i]
+            sum_block(slots[now & 1], first, last, sums[now & 1, first:last])
             store_release(flags, (ranks + rank) * LINE, now)
             if stop < length:
-                _copy(buffer, slots[(now + 1) & 1, rank], stop, min(stop + size, length), 0)
+                end = min(stop + size, length)
+                _copy(buffer[stop:end], slots[(now + 1) & 1, rank, : end - stop])
                 store_release(flags, rank * LINE, now + 1)
         else:
-            if not all_reached(flags, ranks, ranks, now, polls):
+            if not all_reached(flags, ranks * LINE, LINE, ranks, now, polls):
                 return position
-            _copy(sums[now & 1], buffer, 0, stop - start, start)
+            _copy(sums[now & 1, : stop - start], buffer[start:stop])
         position += 1
     return -1

@@ -78,6 +78,13 @@ class WorldSection:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologySection:
+    """[topology]: the hosts of each supernode as a host list; without any, Slurm is asked."""
+
+    supernodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSection:
     """[checkpoint]: where to, how often, how many are kept."""
 
@@ -102,6 +109,7 @@ class Job:
     optimizer: Optimizer = field(default_factory=lambda: Adagrad(rate=0.05, initial=1e-5))
     training: TrainingSection = field(default_factory=TrainingSection)
     world: WorldSection = field(default_factory=WorldSection)
+    topology: TopologySection = field(default_factory=TopologySection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
 
@@ -201,6 +209,9 @@ def _checked(value: Any, hint: Any, place: str) -> Any:
             number = isinstance(value, int) and not isinstance(value, bool)
             if (number or (choice is float and isinstance(value, float))) and limits.low <= value < limits.below:
                 return choice(value)
+        elif get_origin(choice) is tuple:
+            if isinstance(value, list) and all(isinstance(item, str) for item in value):
+                return tuple(value)
         elif isinstance(value, choice):
             return value
     raise UsageError(f"{place} = {_show(value)}; expected {' or '.join(_describe(c, limits) for c in choices)}")
@@ -210,6 +221,8 @@ def _describe(choice: Any, limits: Range | None) -> str:
     """Return what a value of type `choice` is, in words."""
     if get_origin(choice) is Literal:
         return " or ".join(f'"{name}"' for name in get_args(choice))
+    if get_origin(choice) is tuple:
+        return 'a list of strings in quotes, such as ["one", "two"]'
     return {int: f"a whole number, {limits}", float: f"a number, {limits}", str: "a string in quotes"}[choice]
 
 

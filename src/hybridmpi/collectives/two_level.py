@@ -1,0 +1,92 @@
+"""Two-level all-reduce by messages: reduce-scatter among near ranks, all-reduce across on every lane, all-gather.
+
+The near ranks are those of a supernode, or of a node where there is one supernode only. A lane is a set of ranks, one
+of each place, that own the same slice: with m lanes each carries n / m across, so the slow links see
+2 (N - 1) / N n / m bytes per lane of N places (REFERENCE: all-reduce today). Near ranks send each slice straight to its
+owner, who adds in order of the ranks: one round, whatever their number. Places may have different numbers of ranks: the
+smallest one's is the number of lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hybridmpi.arrays import fit_to_receive
+from hybridmpi.collectives.group import Group, completed
+from hybridmpi.collectives.ring import ring, segment
+from hybridmpi.collectives.steps import Steps, together
+from hybridmpi.collectives.wire import PLAIN, Wire
+
+# Large buffers go in pieces of about this size, up to MOST_PIECES at once: one is across while another is near.
+PIECE_BYTES = 4 << 20
+MOST_PIECES = 4
+
+# Tags of pieces lie this far apart, above those of all buffers.
+TAGS = 4096
+
+
+def two_level(
+    group: Group, buffer: np.ndarray, wire: Wire = PLAIN, across: Callable[[Group, np.ndarray, Wire], Steps] = ring
+) -> Steps:
+    """Replace `buffer` [n] on every rank by the sum over the group, by `across` between places. Collective over the
+    group; in place."""
+    flat = fit_to_receive(buffer).reshape(-1)
+    if group.size == 1 or flat.size == 0:
+        return
+    pieces = max(1, min(MOST_PIECES, flat.nbytes // PIECE_BYTES))
+    yield from together(
+        [
+            _piece(group.tagged(group.tag + number * TAGS), flat[segment(flat.size, pieces, number)], wire, across)
+            for number in range(pieces)
+        ]
+    )
+
+
+def _piece(group: Group, flat: np.ndarray, wire: Wire, across: Callable[[Group, np.ndarray, Wire], Steps]) -> Steps:
+    near, lanes, lane = near_and_lane(group.places, group.index)
+    position = near.index(group.index)
+    slices = [flat[segment(flat.size, lanes, owner)] for owner in range(lanes)]
+    peers = [index for index in near if index != group.index]
+    if position < lanes:
+        mine = slices[position]
+        received = wire.scratch((len(peers), mine.size), flat)
+        requests = [r for row, index in zip(received, peers, strict=True) for r in group.receive(row, index)]
+    else:
+        mine, received, requests = flat[:0], (), []
+    for owner in range(lanes):
+        if near[owner] != group.index:
+            requests += group.send(wire.outgoing(slices[owner]), near[owner])
+    yield completed(requests)
+    for row in received:
+        wire.add(row, mine)
+
+    if position < lanes:
+        yield from across(group.subset(lane), mine, wire)
+        wire.settle(mine)
+
+    landings = [(near[owner], slices[owner], wire.landing(slices[owner])) for owner in range(lanes)]
+    requests = [r for index, _, landing in landings if index != group.index for r in group.receive(landing, index)]
+    if position < lanes:
+        outgoing = wire.outgoing(mine)
+        requests += [r for index in peers for r in group.send(outgoing, index)]
+    yield completed(requests)
+    for index, values, landing in landings:
+        if index != group.index:
+            wire.land(landing, values)
+
+
+def near_and_lane(places: list[tuple[int, ...]], index: int) -> tuple[list[int], int, list[int]]:
+    """Return the indices near `index`, itself among them, the number of lanes, and the indices of its lane. Local.
+
+    `places`: (supernode, node, ...) of all indices, sorted.
+    """
+    depth = 1 if len({place[0] for place in places}) > 1 else 2
+    by_place: dict[tuple[int, ...], list[int]] = {}
+    for number, place in enumerate(places):
+        by_place.setdefault(place[:depth], []).append(number)
+    near = by_place[places[index][:depth]]
+    lanes = min(map(len, by_place.values()))
+    position = near.index(index)
+    return near, lanes, [members[position] for members in by_place.values()] if position < lanes else []
