@@ -5,8 +5,10 @@ import time
 import numpy as np
 
 from hybridmpi.arrays import fit_to_send
-from hybridmpi.collectives import ALGORITHMS, AllReduce, Group, finish, halving_doubling, layout, naive, ring
-from hybridmpi.collectives.ring import bytes_sent
+from hybridmpi.collectives import ALGORITHMS, AllReduce, Group, finish, layout
+from hybridmpi.collectives.halving_doubling import halving_doubling
+from hybridmpi.collectives.naive import naive
+from hybridmpi.collectives.ring import bytes_sent, ring
 from hybridmpi.collectives.shared import SharedMemory, room_for
 from hybridmpi.errors import HybridMPIError
 from hybridmpi.waiting import wait_until
@@ -132,10 +134,14 @@ def check_many_at_once(comm):
                     buffer[:] = contribution(rank + turn + number, buffer.size, np.float32)
                     if rank == turn % ranks:
                         time.sleep(0.002)
-                    reduce.start(buffer)
+                    # Shares that are powers of two keep the sums exact.
+                    reduce.start(buffer, share=2.0 ** ((rank + turn) % 3))
                 reduce.finish()
                 for number, buffer in enumerate(buffers):
-                    expected = sum(contribution(r + turn + number, buffer.size, np.float32) for r in range(ranks))
+                    expected = sum(
+                        contribution(r + turn + number, buffer.size, np.float32) * 2 ** ((r + turn) % 3)
+                        for r in range(ranks)
+                    )
                     assert np.array_equal(buffer, expected), (width, turn, number)
             reduce.close()
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hybridmpi.collectives.group import Group
-from hybridmpi.collectives.halving_doubling import halving_doubling
-from hybridmpi.collectives.recursive_doubling import recursive_doubling
-from hybridmpi.collectives.ring import ring
+from hybridmpi.collectives import selection
+from hybridmpi.collectives.algorithms import ALGORITHMS
+from hybridmpi.collectives.group import MOST_ELEMENTS, Group
 from hybridmpi.collectives.shared import SMALL_BYTES, SharedMemory, bytes_moved
 from hybridmpi.collectives.shared_buffer import SharedBuffer
 from hybridmpi.collectives.steps import Operation, Steps, finish
+from hybridmpi.collectives.topology import Topology, discover
 from hybridmpi.collectives.wire import wire_for
+from hybridmpi.errors import UsageError
 from hybridmpi.world import World
 
-# Below this size the number of messages decides, above it the bytes.
-FEW_MESSAGES_BYTES = 16 << 10
-
-# From this size on the ring's many messages cost less than halving-doubling's pauses: a ring's links are busy in both
-# directions all the time, and it adds while it receives (64 MiB over four hosts at 1 Gbit/s: 0.99 s against 1.44 s).
-RING_BYTES = 1 << 20
+# The name of what one node does: no messages at all.
+SHARED = "shared"
+MPI = selection.MPI
 
 
 class AllReduce:
@@ -30,50 +28,84 @@ class AllReduce:
 
     `buffer_bytes`: room for the buffers that `allocate` gives out, which lie in the memory that the ranks of a node
     share and are summed where they are. On one node the ranks read each other's buffers. With several, each rank sums a
-    slice within its node, then over the nodes with its counterparts there, all lanes at once; `wire` is the form that
-    float32 values have between nodes.
+    slice within its node, then over the nodes with its counterparts there, all lanes at once. `topology`: where the
+    ranks are; by default what Slurm says. `wire`: the form that float32 values have between nodes. `algorithm`: "auto",
+    "mpi", or between nodes one of ALGORITHMS; `tuning.calibrate` makes "auto" know the machine.
     """
 
-    def __init__(self, world: World, buffer_bytes: int, wire: str = "float32") -> None:
+    def __init__(
+        self,
+        world: World,
+        buffer_bytes: int,
+        topology: Topology | None = None,
+        wire: str = "float32",
+        algorithm: str = "auto",
+    ) -> None:
+        self.world, self.topology, self.wire = world, topology or discover(world), wire
         compute, rank = world.compute, world.compute.Get_rank()
-        nodes = [world.node_of[client] for client in world.clients]
-        self._wire = wire
-        self._wait_until = world.wait_until
-        self.nodes, self._ranks = len(set(nodes)), len(nodes)
+        nodes = [place.node for place in self.topology.places]
+        self.nodes, self.ranks = self.topology.nodes, len(nodes)
+        wire_for(wire, np.dtype(np.float32))  # refuses an unknown one
+        self.algorithm = self._checked(algorithm)
         self._within = compute.Split(nodes[rank], key=rank)
         self._shared = SharedMemory(self._within, buffer_bytes, world.progress)
         self.lanes = min(nodes.count(node) for node in nodes)
         local = self._within.Get_rank()
         self._across = compute.Split(local if local < self.lanes else world.mpi.UNDEFINED, key=rank)
-        self._lane: Group | None = None
+        self.lane: Group | None = None
         if self._across != world.mpi.COMM_NULL:
-            places = [(0, node) for node in sorted(set(nodes), key=nodes.index)]
-            self._lane = Group(self._across, places)
+            places = {place.node: place for place in reversed(self.topology.places)}
+            self.lane = Group(self._across, [places[node][:2] for node in sorted(places, key=nodes.index)])
+        self.choices: dict[int, selection.Choice] = {}
         # By the id of the array, which is kept, lest its id be given to another one.
         self._buffers: dict[int, SharedBuffer] = {}
         self._calls: dict[int, Callable[[], None]] = {}
         self._under_way: list[Operation] = []
+        self._left_to_mpi: list[SharedBuffer] = []
+
+    def _checked(self, algorithm: str) -> str:
+        names = ["auto", MPI, *(n for n in ALGORITHMS if n != MPI)] if self.nodes > 1 else ["auto", MPI, SHARED]
+        if algorithm not in names:
+            raise UsageError(
+                f"all-reduce algorithm '{algorithm}' on {self.nodes} node{'s' * (self.nodes > 1)}: expected one of "
+                f"{', '.join(names)}"
+            )
+        if algorithm == MPI and self.nodes > 1 and self.wire != "float32":
+            raise UsageError(f"MPI's own all-reduce cannot send {self.wire}: expected the wire float32 with it")
+        return algorithm
+
+    # -- summing ---------------------------------------------------------------------------------------------------
 
     def allocate(self, length: int, dtype: Any) -> np.ndarray:
         """Return a zeroed buffer [length] that is summed where it lies. Local; the same calls on every rank."""
         shared = self._shared.allocate(length, dtype)
         self._buffers[id(shared.mine)] = shared
-        self._calls[id(shared.mine)] = self._call(shared)
         return shared.mine
 
     def __call__(self, buffer: np.ndarray) -> None:
         """Replace `buffer`, made by `allocate`, on every rank by the sum over all ranks. Collective over compute."""
-        self._calls[id(buffer)]()
+        call = self._calls.get(id(buffer))
+        if call is None:
+            shared = self._buffers[id(buffer)]
+            call = self._calls[id(buffer)] = self.call(shared, self.algorithm_for(shared.mine.nbytes))
+        call()
 
-    def _call(self, shared: SharedBuffer) -> Callable[[], None]:
+    def call(self, shared: SharedBuffer, algorithm: str) -> Callable[[], None]:
         """Return the function that sums a buffer at once; what follows from its size is worked out here, since a
-        microsecond counts."""
+        microsecond counts. Local."""
         buffer = shared.mine
-        if self._ranks == 1 or not buffer.size:
+        if self.ranks == 1 or not buffer.size:
             return lambda: None
+        if algorithm == MPI:
+            return lambda: self._by_mpi(buffer)
         if self.nodes > 1:
-            return lambda: finish(self._steps(shared), self._wait_until)
-        memory, moved = self._shared, bytes_moved(buffer.size, buffer.itemsize, self._ranks, self._within.Get_rank())
+
+            def call_across() -> None:
+                shared.share = 1.0
+                finish(self._steps(shared, algorithm), self.world.wait_until)
+
+            return call_across
+        memory, moved = self._shared, bytes_moved(buffer.size, buffer.itemsize, self.ranks, shared.rank)
         if buffer.nbytes <= SMALL_BYTES:
 
             def call() -> None:
@@ -83,68 +115,136 @@ class AllReduce:
 
             def call() -> None:
                 memory.moved += moved
-                finish(shared.at_once(), self._wait_until)
+                finish(shared.at_once(), self.world.wait_until)
 
         return call
 
-    def start(self, buffer: np.ndarray) -> None:
-        """Begin to sum `buffer`, which nobody touches until `finish`. Collective over compute."""
-        if self._ranks > 1 and buffer.size:
-            self._under_way.append(Operation(self._steps(self._buffers[id(buffer)])))
+    def start(self, buffer: np.ndarray, share: float = 1.0) -> None:
+        """Begin to sum `buffer`, this rank's part of it times `share`; nobody touches it until `finish`. Collective
+        over compute, in any order."""
+        shared = self._buffers[id(buffer)]
+        shared.share = share
+        if self.ranks == 1 or not buffer.size:
+            if share != 1.0:
+                buffer *= buffer.dtype.type(share)
+        elif (algorithm := self.algorithm_for(buffer.nbytes)) == MPI:
+            # MPI's own waits for the slowest rank: it comes last, when nothing else is left to do.
+            self._left_to_mpi.append(shared)
+        else:
+            self._under_way.append(Operation(self._steps(shared, algorithm)))
             self.advance()
 
-    def advance(self) -> None:
-        """Move on what is under way, without waiting. Local."""
-        self._under_way = [operation for operation in self._under_way if not operation.advance()]
+    def advance(self) -> bool:
+        """Move on what is under way, without waiting; return whether something was finished. Local."""
+        before = len(self._under_way)
+        if before:
+            self._under_way = [operation for operation in self._under_way if not operation.advance()]
+        return len(self._under_way) < before
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something that was started is not finished."""
+        return bool(self._under_way)
 
     def finish(self) -> None:
         """Wait for all sums that were started. Collective over compute."""
         if self._under_way:
-            self._wait_until(lambda: self.advance() or not self._under_way)
+            self.world.wait_until(lambda: not self.under_way if self.advance() else False)
+        for shared in sorted(self._left_to_mpi, key=lambda shared: shared.number):
+            if shared.share != 1.0:
+                shared.mine *= shared.mine.dtype.type(shared.share)
+            self._by_mpi(shared.mine)
+        self._left_to_mpi.clear()
 
-    def _steps(self, shared: SharedBuffer) -> Steps:
+    def _steps(self, shared: SharedBuffer, algorithm: str) -> Steps:
         buffer = shared.mine
-        if self.nodes == 1:
-            self._shared.moved += 2 * (self._ranks - 1) * _length(shared.slice_of(self._ranks)) * buffer.itemsize
-            return shared.steps()
-        start, stop = shared.slice_of(self.lanes)
+        parts = self.ranks if self.nodes == 1 else self.lanes
+        start, stop = shared.slice_of(parts)
         self._shared.moved += 2 * (shared.ranks - 1) * (stop - start) * buffer.itemsize
+        if self.nodes == 1:
+            return shared.steps()
         across = None
-        if self._lane is not None:
+        if self.lane is not None:
             part = buffer[start:stop]
-            group = self._lane.tagged(1 + shared.number)
-            across = choose(part.nbytes)(group, part, wire_for(self._wire, part.dtype))
+            across = ALGORITHMS[algorithm](self.lane.tagged(1 + shared.number), part, wire_for(self.wire, part.dtype))
         return shared.across_steps(self.lanes, across)
 
-    def describe(self) -> str:
-        """Return how gradients travel, in words for the plan. Local."""
-        ranks = self._ranks
-        if ranks == 1:
-            return "stays (one rank)"
-        if self.nodes == 1:
-            return f"all-reduce in shared memory over {ranks} ranks"
-        return f"two-level all-reduce over {ranks} ranks on {self.nodes} nodes"
+    def sum_in_node(self, values: np.ndarray) -> None:
+        """Replace the private `values` on the ranks of a node by the sum over them. Collective over the node."""
+        self._shared.allreduce(values)
 
-    def sent(self) -> tuple[int, int]:
-        """Return the bytes this rank has moved so far (within its node, to other nodes). Local."""
-        return self._shared.moved, sum(self._lane.sent.values()) if self._lane is not None else 0
+    def _by_mpi(self, buffer: np.ndarray) -> None:
+        for start in range(0, buffer.size, MOST_ELEMENTS):
+            self.world.compute.Allreduce(self.world.mpi.IN_PLACE, buffer[start : start + MOST_ELEMENTS])
+
+    # -- choosing --------------------------------------------------------------------------------------------------
+
+    def algorithm_for(self, nbytes: int) -> str:
+        """Return the name of the algorithm for a buffer of `nbytes`. Local."""
+        if self.algorithm != "auto":
+            return self.algorithm
+        choice = self.choices.get(selection.size_class(nbytes))
+        return choice.algorithm if choice else by_rule(self.nodes, nbytes // self.lanes)
+
+    def buffers(self) -> list[SharedBuffer]:
+        """Return all buffers in the order in which they were made. Local."""
+        return list(self._buffers.values())
+
+    def choose(self, choices: dict[int, selection.Choice]) -> None:
+        """Take the algorithms that `choices` has for size classes, the same on every rank. Local."""
+        self.choices.update(choices)
+        self._calls.clear()
+
+    # -- the rest --------------------------------------------------------------------------------------------------
+
+    def describe(self, nbytes: int) -> str:
+        """Return how a buffer of `nbytes` travels, in words for the plan. Local."""
+        if self.ranks == 1:
+            return "stays (one rank)"
+        algorithm = self.algorithm_for(nbytes)
+        if algorithm == MPI:
+            return f"MPI's all-reduce over {self.ranks} ranks"
+        if self.nodes == 1:
+            return f"all-reduce in shared memory over {self.ranks} ranks"
+        wire = "" if self.wire == "float32" else f", {self.wire} on the wire"
+        within = "" if self.ranks == self.nodes else "shared memory and "
+        return f"{within}{algorithm.replace('_', '-')} over {self.ranks} ranks on {self.nodes} nodes{wire}"
+
+    def sent(self) -> dict[str, int]:
+        """Return the bytes this rank has moved so far, by level: "node", "supernode", "trunk". Local."""
+        lane = self.lane.sent if self.lane is not None else {}
+        return {
+            "node": self._shared.moved + lane.get("node", 0),
+            "supernode": lane.get("supernode", 0),
+            "trunk": lane.get("trunk", 0),
+        }
+
+    def forget_sent(self) -> None:
+        """Count from zero again: what was sent so far was for calibration. Local."""
+        self._shared.moved = 0
+        if self.lane is not None:
+            self.lane.sent.update(dict.fromkeys(self.lane.sent, 0))
 
     def close(self) -> None:
         """Free the shared memory and the communicators. Collective over compute."""
         self._buffers.clear()
         self._calls.clear()
         self._shared.close()
-        if self._lane is not None:
+        if self.lane is not None:
             self._across.Free()
         self._within.Free()
 
 
-def _length(bounds: Sequence[int]) -> int:
-    return bounds[1] - bounds[0]
+# Without calibration: below the first size the number of messages decides, from the second on the ring, whose links
+# are busy in both directions all the time, costs less than halving-doubling's pauses.
+FEW_MESSAGES_BYTES = 16 << 10
+RING_BYTES = 1 << 20
 
 
-def choose(nbytes: int) -> Any:
-    """Return the algorithm for `nbytes` between nodes. Local."""
+def by_rule(nodes: int, nbytes: int) -> str:
+    """Return an algorithm for `nbytes` per lane on a machine that nothing is known of. Local."""
+    if nodes == 1:
+        return SHARED
     if nbytes <= FEW_MESSAGES_BYTES:
-        return recursive_doubling
-    return halving_doubling if nbytes < RING_BYTES else ring
+        return "recursive_doubling"
+    return "halving_doubling" if nbytes < RING_BYTES else "ring"

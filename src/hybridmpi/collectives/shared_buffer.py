@@ -13,6 +13,9 @@ from hybridmpi.collectives.steps import Ready, Steps
 # Bytes before the data of a row: the rank's two flags, "my buffer is full" and "my slice is summed".
 HEADER = 2 * LINE * 8
 
+# The word of a row's header in which its rank's share stands, behind the first flag.
+SHARE = 1
+
 # Polls before a rank that waits goes back to Python, where it sleeps or serves: some tens of microseconds at once, and
 # a few between other work.
 POLLS = 4000
@@ -24,11 +27,13 @@ class SharedBuffer:
 
     `flags`: the window as int64, in which rank r's two flags lie at `first` + r `stride` and one line on. Buffers have
     flags of their own, so any number of them can be under way at once, in any order. `number`: in the order in which
-    they were made, the same on all ranks.
+    they were made, the same on all ranks. `share`: what this rank's row counts in the sums that `steps` make.
     """
 
     def __init__(self, rows: np.ndarray, rank: int, flags: np.ndarray, first: int, stride: int, number: int) -> None:
         self.number = number
+        self.share = 1.0
+        self._shares = flags.view(np.float64)[first + SHARE :: stride][: rows.shape[0]]
         self.rows, self.rank, self.ranks = rows, rank, rows.shape[0]
         self.mine = rows[rank]
         self._flags, self._first, self._stride = flags, first, stride
@@ -37,6 +42,7 @@ class SharedBuffer:
     def arrive(self) -> Ready:
         """Say that this rank's row is full; return whether all rows are, to be polled. Local."""
         self._epoch += 1
+        self._shares[self.rank] = self.share
         signal(self._flags, self._first + self.rank * self._stride, self._epoch)
         return partial(all_reached, self._flags, self._first, self._stride, self.ranks, self._epoch, FEW_POLLS)
 
@@ -53,8 +59,12 @@ class SharedBuffer:
     def steps(self) -> Steps:
         """Return the steps of the sum over the node's ranks. Collective over the node."""
         yield self.arrive()
-        loops.sum_and_spread(self.rows, *self.slice_of(self.ranks))
+        loops.weighted_sum_and_spread(self.rows, self._weights(), *self.slice_of(self.ranks))
         yield self.leave()
+
+    def _weights(self) -> np.ndarray:
+        """Return the shares of all ranks, which have arrived."""
+        return self._shares.astype(self.rows.dtype)
 
     def at_once(self, polls: int = POLLS) -> Steps:
         """Return the same steps in compiled calls that wait inside, for nothing else to be done meanwhile."""
@@ -75,8 +85,7 @@ class SharedBuffer:
         start, stop = self.slice_of(lanes)
         yield self.arrive()
         if across is not None:
-            if self.ranks > 1:
-                loops.sum_into(self.rows, start, stop, self.rank)
+            loops.weighted_sum_into(self.rows, self._weights(), start, stop, self.rank)
             yield from across
             loops.spread(self.rows, start, stop, self.rank)
         yield self.leave()

@@ -74,13 +74,36 @@ def sum_block(rows, start, stop, total):
 
 
 @njit(nogil=True, cache=True)
-def sum_into(rows, start, stop, target):
-    """Put the sum over the rows of elements [start, stop) into row `target`."""
+def _scale(a, weight, total):
+    for i in range(total.size):
+        total[i] = a[i] * weight
+
+
+@njit(nogil=True, cache=True)
+def _add_scaled(a, weight, total):
+    for i in range(total.size):
+        total[i] += a[i] * weight
+
+
+@njit(nogil=True, cache=True)
+def weighted_sum_block(rows, weights, start, stop, total):
+    """The same with each row times its weight; `total` is no part of a row."""
+    _scale(rows[0, start:stop], weights[0], total)
+    for rank in range(1, rows.shape[0]):
+        _add_scaled(rows[rank, start:stop], weights[rank], total)
+
+
+@njit(nogil=True, cache=True)
+def weighted_sum_into(rows, weights, start, stop, target):
+    """Put the sum over the rows, each times its weight, of elements [start, stop) into row `target`."""
+    if rows.shape[0] == 1:
+        if weights[0] != 1:
+            _scale(rows[0, start:stop], weights[0], rows[0, start:stop])
+        return
     sums = np.empty(BLOCK, rows.dtype)
     for begin in range(start, stop, BLOCK):
         end = min(begin + BLOCK, stop)
-        # Beside the row: with more than four rows the sum takes several turns, the row's own values are in one of them.
-        sum_block(rows, begin, end, sums[: end - begin])
+        weighted_sum_block(rows, weights, begin, end, sums[: end - begin])
         _copy(sums[: end - begin], rows[target, begin:end])
 
 
@@ -111,6 +134,29 @@ def sum_and_spread(rows, start, stop):
         end = min(begin + BLOCK, stop)
         total = sums[: end - begin]
         sum_block(rows, begin, end, total)
+        for rank in range(rows.shape[0]):
+            _copy(total, rows[rank, begin:end])
+
+
+@njit(nogil=True, cache=True)
+def _weighted_two_and_spread(a, b, wa, wb):
+    for i in range(a.size):
+        total = a[i] * wa + b[i] * wb
+        a[i] = total
+        b[i] = total
+
+
+@njit(nogil=True, cache=True)
+def weighted_sum_and_spread(rows, weights, start, stop):
+    """The same with each row times its weight."""
+    if rows.shape[0] == 2:
+        _weighted_two_and_spread(rows[0, start:stop], rows[1, start:stop], weights[0], weights[1])
+        return
+    sums = np.empty(BLOCK, rows.dtype)
+    for begin in range(start, stop, BLOCK):
+        end = min(begin + BLOCK, stop)
+        total = sums[: end - begin]
+        weighted_sum_block(rows, weights, begin, end, total)
         for rank in range(rows.shape[0]):
             _copy(total, rows[rank, begin:end])
 

@@ -35,13 +35,18 @@ def two_level(
     flat = fit_to_receive(buffer).reshape(-1)
     if group.size == 1 or flat.size == 0:
         return
-    pieces = max(1, min(MOST_PIECES, flat.nbytes // PIECE_BYTES))
+    pieces = pieces_of(flat.nbytes)
     yield from together(
         [
             _piece(group.tagged(group.tag + number * TAGS), flat[segment(flat.size, pieces, number)], wire, across)
             for number in range(pieces)
         ]
     )
+
+
+def pieces_of(nbytes: int) -> int:
+    """Return in how many pieces a buffer of `nbytes` goes. Local."""
+    return max(1, min(MOST_PIECES, nbytes // PIECE_BYTES))
 
 
 def _piece(group: Group, flat: np.ndarray, wire: Wire, across: Callable[[Group, np.ndarray, Wire], Steps]) -> Steps:

@@ -11,11 +11,6 @@ from pathlib import Path
 import numpy as np
 
 
-def default_folder() -> Path:
-    """Return $XDG_CACHE_HOME/hybridmpi, or ~/.cache/hybridmpi where that is not set. Local."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hybridmpi"
-
-
 def path(folder: Path, identity: object) -> Path:
     """Return the file in `folder` for the JSON-able `identity` of what it holds. Local."""
     return folder / f"{blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()}.npz"

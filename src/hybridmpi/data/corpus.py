@@ -13,6 +13,7 @@ import numpy as np
 from hybridmpi.data import cache, python_source
 from hybridmpi.data.vocabulary import Provisional, Vocabulary, build
 from hybridmpi.errors import DataError, UsageError
+from hybridmpi.folders import cache_folder
 
 STANDARD_LIBRARY = "stdlib"
 END_OF_LINE = "<eol>"
@@ -55,7 +56,7 @@ def load(source: str, vocabulary_limit: int, held_out: float, cache_dir: Path | 
     if vocabulary_limit < 2:
         raise UsageError(f"a vocabulary limit of {vocabulary_limit}: expected at least 2, one word and <unk>")
     maker = _StandardLibrary(held_out) if source == STANDARD_LIBRARY else _TextFile(source, held_out)
-    folder = cache.default_folder() if cache_dir is None else Path(cache_dir)
+    folder = cache_folder() if cache_dir is None else Path(cache_dir)
     path = cache.path(folder, [FORMAT, *maker.identity(), vocabulary_limit, held_out])
     if (stored := cache.read(path)) is not None:
         arrays, texts = stored

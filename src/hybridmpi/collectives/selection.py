@@ -1,0 +1,112 @@
+"""Selection: which algorithm sums a buffer of which size, and why; kept from run to run.
+
+A choice holds for sizes around a power of two. It comes from the cost formulas, checked by timing the best few at the
+sizes that a job has, as far as the time for it goes. The file that keeps choices is named after everything that they
+depend on, so that runs on the same hosts start at once, and sum in the same order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+# The format of the file, and the algorithms it speaks of: another one makes older files unread.
+VERSION = 1
+
+# How many of the predicted best are timed, and how much slower than the best one may be predicted to be timed.
+TIMED = 3
+WORTH_TIMING = 3.0
+
+# MPI's own algorithm is taken only if it is faster by more than this: it counts nothing, it spins while it waits, and
+# the same bits on all ranks are its own affair.
+MARGIN = 1.1
+MPI = "mpi"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The algorithm for buffers of about `nbytes`; seconds predicted and measured, by name."""
+
+    nbytes: int
+    algorithm: str
+    predicted: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+def size_class(nbytes: int) -> int:
+    """Return the power of two that stands for buffers of `nbytes`, the nearest by ratio. Local."""
+    power = 1 << (max(1, nbytes).bit_length() - 1)
+    return power * 2 if nbytes * nbytes >= 2 * power * power else power
+
+
+def worth_timing(predicted: Mapping[str, float]) -> list[str]:
+    """Return the algorithms to time: the best few as predicted, and MPI's own. Local."""
+    own = sorted((name for name in predicted if name != MPI), key=predicted.__getitem__)
+    best = [name for name in own[:TIMED] if predicted[name] <= WORTH_TIMING * predicted[own[0]]]
+    return best + [MPI] * (MPI in predicted)
+
+
+def decide(
+    nbytes: int, predicted: Mapping[str, float], measured: Mapping[str, float], earlier: Sequence[Choice] = ()
+) -> Choice:
+    """Return the choice for a size. Local.
+
+    What was not measured counts as predicted, times what the algorithm was measured to be off by at the largest of the
+    `earlier` sizes at which it was.
+    """
+    off = {name: choice.measured[name] / choice.predicted[name] for choice in earlier for name in choice.measured}
+    seconds = {name: measured.get(name, predicted[name] * off.get(name, 1.0)) for name in predicted}
+    own = min((name for name in seconds if name != MPI), key=seconds.__getitem__)
+    best = MPI if MPI in measured and seconds[MPI] * MARGIN < seconds[own] else own
+    return Choice(nbytes, best, dict(predicted), dict(measured))
+
+
+def cache_file(folder: Path, identity: object) -> Path:
+    """Return the file in `folder` for choices that depend on the JSON-able `identity`. Local."""
+    text = json.dumps([VERSION, identity], sort_keys=True)
+    return folder / f"allreduce-{blake2b(text.encode(), digest_size=12).hexdigest()}.json"
+
+
+def read(file: Path) -> dict[int, Choice]:
+    """Return the choices kept in `file` by size; none where it is absent or damaged. Local."""
+    try:
+        choices = [Choice(**entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
+        return {int(choice.nbytes): choice for choice in choices}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def write(file: Path, choices: Mapping[int, Choice]) -> None:
+    """Keep `choices` in `file`: written aside, then renamed. A folder that cannot be written keeps nothing. Local."""
+    aside = file.with_name(f".{file.stem}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps([asdict(choices[size]) for size in sorted(choices)], indent=1), encoding="utf-8")
+        aside.replace(file)
+    except OSError:
+        aside.unlink(missing_ok=True)
+
+
+def choose(
+    sizes: Sequence[int],
+    predict: Callable[[int], dict[str, float]],
+    time_it: Callable[[int, Sequence[str]], dict[str, float]],
+    seconds_left: Callable[[], float],
+    repeats: int,
+) -> list[Choice]:
+    """Return a choice for each of `sizes`, smallest first. Collective if the callables are.
+
+    `predict(size)` and `time_it(size, names)`: seconds by name; `seconds_left()`: what may still be spent, the same on
+    every rank. A size is timed only if all its candidates' repetitions are predicted to fit.
+    """
+    choices: list[Choice] = []
+    for size in sorted(sizes):
+        predicted = predict(size)
+        names = worth_timing(predicted)
+        fits = sum(predicted[name] for name in names) * repeats < seconds_left()
+        choices.append(decide(size, predicted, time_it(size, names) if fits else {}, choices))
+    return choices
