@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import statistics
-import subprocess
 import sys
 from pathlib import Path
+
+import programs
 
 PEERS = Path(__file__).parent / "peers"
 OURS = "hybridmpi"
@@ -44,39 +43,21 @@ def main() -> int:
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
 
-    programs = {OURS: [sys.executable, "-m", "hybridmpi", "launch", "-n", "3", "--", "bench", "lm", "--json"]}
+    commands = {OURS: [sys.executable, "-m", "hybridmpi", "launch", "-n", "3", "--", "bench", "lm", "--json"]}
     for variant in VARIANTS:
         peer = [str(PEERS / "lm_ddp.py"), "--ranks", "2", "--grad", variant]
-        programs[f"torch {variant}"] = [options.torch_python, *peer]
-    runs: dict[str, list[dict]] = {name: [] for name in programs}
+        commands[f"torch {variant}"] = [options.torch_python, *peer]
+    runs: dict[str, list[dict]] = {name: [] for name in commands}
     for number in range(options.rounds):
-        for name, argv in programs.items():
-            print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
-            runs[name].append(_run(name, argv))
+        for name, argv in commands.items():
+            what = f"round {number + 1} of {options.rounds}: {name}"
+            print(what, file=sys.stderr, flush=True)
+            runs[name].append(programs.run(what, argv, TIMEOUT_SECONDS))
     summary = summarise(runs)
     print(as_table(summary))
     if options.json:
         print(json.dumps(summary))
     return 0
-
-
-def _run(name: str, argv: list[str]) -> dict:
-    """Run one program in a process group of its own; return the JSON object on its last line. Ends us if it fails."""
-    environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
-    process = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
-    try:
-        output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        _, errors = process.communicate()
-        if isinstance(error, subprocess.TimeoutExpired):
-            sys.exit(f"{name}: no end after {TIMEOUT_SECONDS} s\n{errors}")
-        raise
-    if process.returncode:
-        sys.exit(f"{name} failed with exit status {process.returncode}; nothing is reported\n{output}{errors}")
-    return json.loads(output.splitlines()[-1])
 
 
 def summarise(runs: dict[str, list[dict]]) -> dict:

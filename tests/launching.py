@@ -117,7 +117,7 @@ def run_mpi(ranks: int, program: list[str], timeout: float = 120, cwd: Path = RO
     return run_process(argv, timeout, env, cwd)
 
 
-def run_checks(module: str, ranks: int, timeout: float = 240) -> None:
-    """Run all checks of tests/parallel/MODULE.py on so many ranks in one launch."""
-    outcome = run_mpi(ranks, [str(TESTS / "parallel" / "runner.py"), module], timeout)
+def run_checks(module: str, ranks: int, *checks: str, timeout: float = 240) -> None:
+    """Run all checks of tests/parallel/MODULE.py, or those named, on so many ranks in one launch."""
+    outcome = run_mpi(ranks, [str(TESTS / "parallel" / "runner.py"), module, *checks], timeout)
     assert outcome.code == 0 and "checks passed" in outcome.output, str(outcome)

@@ -115,6 +115,10 @@ def assign_servers(node_of: Sequence[int], servers: Servers) -> list[int]:
     return sorted(chosen)
 
 
+# Nobody sends with this tag: a probe for it finds nothing, but makes MPI move what it has to.
+TAG_OF_NOTHING = 32_000
+
+
 class World:
     """The communicators of one job and the role of this rank. Collective over the launch communicator.
 
@@ -220,9 +224,19 @@ class World:
             did = bool(function()) or did
         return did
 
+    def drive(self) -> bool:
+        """Let MPI move its messages, and do what this rank owes to others; return whether there was anything of the
+        latter. Local."""
+        self.comm.Iprobe(self.rank, TAG_OF_NOTHING)
+        return self.progress()
+
     def wait_until(self, predicate: Callable[[], Any]) -> None:
-        """Wait for `predicate`, serving others meanwhile. Local."""
-        wait_until(predicate, self.progress if self._progress else None)
+        """Wait for `predicate`, serving others meanwhile. Local.
+
+        What is waited for need not be MPI's, and another rank may be waiting for MPI on this one to move a message of
+        a collective that this one has done with: so every such wait drives MPI.
+        """
+        wait_until(predicate, self.drive)
 
     def wait_all(self, requests: Sequence[Any]) -> None:
         """Complete MPI requests, serving others meanwhile. Local."""

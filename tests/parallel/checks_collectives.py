@@ -5,11 +5,12 @@ import time
 import numpy as np
 
 from hybridmpi.arrays import fit_to_send
-from hybridmpi.collectives import ALGORITHMS, AllReduce, Group, finish, layout
+from hybridmpi.collectives import ALGORITHMS, WIRES, AllReduce, Group, finish, layout, wire_for
 from hybridmpi.collectives.halving_doubling import halving_doubling
 from hybridmpi.collectives.naive import naive
 from hybridmpi.collectives.ring import bytes_sent, ring
 from hybridmpi.collectives.shared import SharedMemory, room_for
+from hybridmpi.collectives.two_level import two_level
 from hybridmpi.errors import HybridMPIError
 from hybridmpi.waiting import wait_until
 from hybridmpi.world import World
@@ -46,16 +47,59 @@ def check_small_chunks(comm):
         assert np.array_equal(buffer, sum(contribution(r, size, np.float32) for r in range(ranks)))
 
 
+def placements(ranks: int) -> list[list[tuple[int, int]]]:
+    """Ways to lie on nodes and in supernodes: all on one, one each, two supernodes in blocks, in turns, unequal."""
+    return [
+        [(0, 0)] * ranks,
+        [(0, rank) for rank in range(ranks)],
+        [(2 * rank // ranks, rank) for rank in range(ranks)],
+        [(rank % 2, rank) for rank in range(ranks)],
+        [(int(rank > 0), rank // 2) for rank in range(ranks)],
+    ]
+
+
 def check_same_bits_everywhere(comm):
-    """Random floats: every rank must end with identical bits, or the replicas drift apart."""
+    """Random floats: every rank must end with identical bits, or the replicas drift apart. On every wire, wherever the
+    ranks lie; the error is that of one rounding to the wire's precision for each time that a value travels."""
+    ranks = comm.Get_size()
     rng = np.random.default_rng(comm.Get_rank())
+    precision = {"float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-12}
     for name, algorithm in ALGORITHMS.items():
-        buffer = rng.standard_normal(10_001).astype(np.float32)
-        exact = comm.allreduce(buffer.astype(np.float64))
-        run(algorithm(Group(comm), buffer))
-        first = comm.bcast(buffer, 0)
-        assert comm.allreduce(int(np.array_equal(buffer, first))) == comm.Get_size(), name
-        assert np.allclose(buffer, exact, atol=1e-5), name
+        for wire in WIRES if name != "mpi" else ["float32"]:
+            for places in placements(ranks):
+                for size in (1, ranks, 10_001):
+                    buffer = rng.standard_normal(size).astype(np.float32)
+                    exact = comm.allreduce(buffer.astype(np.float64))
+                    largest = comm.allreduce(np.abs(buffer).astype(np.float64))
+                    run(algorithm(Group(comm, places), buffer, wire_for(wire, buffer.dtype)))
+                    first = comm.bcast(buffer, 0)
+                    assert comm.allreduce(int(np.array_equal(buffer, first))) == ranks, (name, wire, places, size)
+                    assert (np.abs(buffer - exact) <= 4 * ranks * precision[wire] * largest).all(), (name, wire, places)
+
+
+def check_wires_keep_what_is_not_finite(comm):
+    """An infinity or a NaN of one rank reaches all; float16 makes one of what is too large for it."""
+    if comm.Get_size() == 1:
+        return
+    for name, algorithm in ALGORITHMS.items():
+        for wire in WIRES if name != "mpi" else ["float32"]:
+            buffer = np.array([1, 1, 1e5, 1e30], np.float32)
+            if comm.Get_rank() == comm.Get_size() - 1:
+                buffer[:2] = np.inf, np.nan
+            run(algorithm(Group(comm), buffer, wire_for(wire, buffer.dtype)))
+            assert np.isinf(buffer[0]) and np.isnan(buffer[1]), (name, wire, buffer)
+            assert np.isfinite(buffer[2:]).all() == (wire != "float16"), (name, wire, buffer)
+
+
+def check_wires_send_half_the_bytes(comm):
+    ranks = comm.Get_size()
+    for name in ("ring", "halving_doubling", "recursive_doubling", "two_level"):
+        sent = {}
+        for wire in WIRES:
+            group = Group(comm)
+            run(ALGORITHMS[name](group, np.ones(60 * ranks, np.float32), wire_for(wire, np.dtype(np.float32))))
+            sent[wire] = comm.allreduce(sum(group.sent.values()))
+        assert sent["bfloat16"] == sent["float16"] == sent["float32"] / 2, (name, sent)
 
 
 def check_bytes(comm):
@@ -90,7 +134,9 @@ def check_buckets(comm):
     shapes = [("b", (3, 5), "f4"), ("a", (7,), "f4"), ("c", (40, 40), "f4"), ("d", (2,), "f8"), ("e", (0, 3), "f4")]
     buckets = layout(shapes, bucket_bytes=512)
     names = [[part.name for part in bucket.slices] for bucket in buckets]
-    assert names == [["a", "b"], ["c"], ["e"], ["d"]], names
+    assert names == [["b", "a"], ["c"], ["e"], ["d"]], names
+    small_first = layout(shapes, bucket_bytes=1 << 20, first_bytes=64)
+    assert [[part.name for part in b.slices] for b in small_first] == [["b"], ["a", "c", "e"], ["d"]]
     for bucket in buckets:
         for part in bucket.slices:
             bucket.view(bucket.gradients, part)[...] = comm.Get_rank() + 1
@@ -186,14 +232,15 @@ def check_across_nodes(comm):
 
 
 def check_trunk_bytes(comm):
-    """Halving-doubling sends the least over the trunk when near ranks pair first, wherever the launcher put them."""
+    """Halving-doubling and two levels send the least over the trunk, wherever the launcher put the ranks."""
     ranks = comm.Get_size()
-    if ranks != 4:
+    if ranks not in (4, 16):
         return
-    nbytes = 4096 * 4
-    for placement in ([0, 0, 1, 1], [0, 1, 0, 1]):
-        group = Group(comm, [(supernode, rank) for rank, supernode in enumerate(placement)])
-        run(halving_doubling(group, np.zeros(nbytes // 4, np.float32)))
-        trunk = comm.allgather(group.sent["trunk"])
-        # Per rank 2 (p - q) / (p q) n, with q = 2 of p = 4 below the trunk (swCaffe, section V).
-        assert trunk == [2 * (4 - 2) / (4 * 2) * nbytes] * 4, (placement, trunk)
+    q, nbytes = {4: 2, 16: 4}[ranks], 4096 * 4
+    for placement in ([rank // q for rank in range(ranks)], [rank % (ranks // q) for rank in range(ranks)]):
+        for algorithm in (halving_doubling, two_level):
+            group = Group(comm, [(supernode, rank) for rank, supernode in enumerate(placement)])
+            run(algorithm(group, np.zeros(nbytes // 4, np.float32)))
+            trunk = comm.allgather(group.sent["trunk"])
+            # Per rank 2 (p - q) / (p q) n with q of p ranks below the trunk (swCaffe, section V).
+            assert trunk == [2 * (ranks - q) / (ranks * q) * nbytes] * ranks, (placement, algorithm, trunk)

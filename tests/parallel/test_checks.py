@@ -9,9 +9,23 @@ def test_world(ranks):
     run_checks("checks_world", ranks)
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_collectives(ranks):
     run_checks("checks_collectives", ranks)
+
+
+def test_trunk_bytes_of_sixteen_ranks():
+    run_checks("checks_collectives", 16, "check_trunk_bytes")
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_topology(ranks):
+    run_checks("checks_topology", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_dense(ranks):
+    run_checks("checks_dense", ranks)
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])

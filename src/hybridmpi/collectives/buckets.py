@@ -39,24 +39,27 @@ class Bucket:
         return flat[part.start : part.stop].reshape(part.shape)
 
 
-def layout(shapes: Iterable[tuple[str, tuple[int, ...], np.dtype]], bucket_bytes: int) -> list[Bucket]:
-    """Return the buckets for (name, shape, dtype) of all dense parameters. Local.
+def layout(
+    shapes: Iterable[tuple[str, tuple[int, ...], np.dtype]], bucket_bytes: int, first_bytes: int | None = None
+) -> list[Bucket]:
+    """Return the buckets for (name, shape, dtype) of all dense parameters, in this order. Local.
 
-    Deterministic: parameters sorted by name, one dtype per bucket, a new bucket when `bucket_bytes` would be
+    One dtype per bucket, a new bucket when `bucket_bytes`, or `first_bytes` for the first one of a dtype, would be
     exceeded; a parameter larger than that has a bucket of its own. The same on every rank, and so is the order of sums.
     """
     by_dtype: dict[np.dtype, list[tuple[str, tuple[int, ...]]]] = {}
-    for name, shape, dtype in sorted(shapes, key=lambda item: item[0]):
+    for name, shape, dtype in shapes:
         by_dtype.setdefault(np.dtype(dtype), []).append((name, tuple(shape)))
     buckets = []
     for dtype in sorted(by_dtype, key=lambda d: d.name):
         slices: list[Slice] = []
+        most = bucket_bytes if first_bytes is None else first_bytes
         for name, shape in by_dtype[dtype]:
             start = -(-slices[-1].stop // ALIGNMENT) * ALIGNMENT if slices else 0
             part = Slice(name, start, shape)
-            if slices and part.stop * dtype.itemsize > bucket_bytes:
+            if slices and part.stop * dtype.itemsize > most:
                 buckets.append(Bucket(dtype, slices))
-                slices, part = [], Slice(name, 0, shape)
+                slices, part, most = [], Slice(name, 0, shape), bucket_bytes
             slices.append(part)
         buckets.append(Bucket(dtype, slices))
     return buckets

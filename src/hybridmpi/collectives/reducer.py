@@ -48,7 +48,7 @@ class AllReduce:
         wire_for(wire, np.dtype(np.float32))  # refuses an unknown one
         self.algorithm = self._checked(algorithm)
         self._within = compute.Split(nodes[rank], key=rank)
-        self._shared = SharedMemory(self._within, buffer_bytes, world.progress)
+        self._shared = SharedMemory(self._within, buffer_bytes, world.drive)
         self.lanes = min(nodes.count(node) for node in nodes)
         local = self._within.Get_rank()
         self._across = compute.Split(local if local < self.lanes else world.mpi.UNDEFINED, key=rank)
@@ -149,12 +149,16 @@ class AllReduce:
     def finish(self) -> None:
         """Wait for all sums that were started. Collective over compute."""
         if self._under_way:
-            self.world.wait_until(lambda: not self.under_way if self.advance() else False)
+            self.world.wait_until(self._all_done)
         for shared in sorted(self._left_to_mpi, key=lambda shared: shared.number):
             if shared.share != 1.0:
                 shared.mine *= shared.mine.dtype.type(shared.share)
             self._by_mpi(shared.mine)
         self._left_to_mpi.clear()
+
+    def _all_done(self) -> bool:
+        self.advance()
+        return not self._under_way
 
     def _steps(self, shared: SharedBuffer, algorithm: str) -> Steps:
         buffer = shared.mine

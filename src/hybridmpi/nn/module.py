@@ -34,6 +34,16 @@ class Module:
         """Return every dense parameter, sorted by name. Local."""
         return [parameter for _, parameter in self.named_parameters()]
 
+    def parameters_in_order(self) -> list[tuple[str, Parameter]]:
+        """Return every dense parameter with its dotted name, each once, in the order in which the model was built:
+        about that in which it is used, and the opposite of that in which gradients come. Local."""
+        first: dict[int, tuple[str, Parameter]] = {}
+        names = {id(parameter): name for name, parameter in self.named_parameters()}
+        for _, part in _walk(self, ""):
+            if isinstance(part, Parameter):
+                first.setdefault(id(part), (names[id(part)], part))
+        return list(first.values())
+
     def initialise(self, seed: int) -> None:
         """Give every dense parameter its initial values, a function of (seed, dotted name), and its name. Local."""
         for name, parameter in self.named_parameters():

@@ -80,11 +80,12 @@ def make_plan(
     """
     ranks, owners = len(world.clients), len(world.owners)
     bucket_of = {part.name: number for number, bucket in enumerate(buckets) for part in bucket.slices}
-    summed = allreduce.describe()
-    entries = [
-        Entry(name, p.shape, p.dtype.name, "dense", f"{summed}, bucket {bucket_of[name]}", "every compute rank")
-        for name, p in parameters
-    ]
+    summed = [allreduce.describe(bucket.values.nbytes) for bucket in buckets]
+    entries = []
+    for name, p in parameters:
+        number = bucket_of[name]
+        travels = f"{summed[number]}, bucket {number}"
+        entries.append(Entry(name, p.shape, p.dtype.name, "dense", travels, "every compute rank"))
     holder = "compute rank" if world.embedded else "server"
     by = ", ".join(sorted({"shared memory" if p == "shared" else f"{p}s" for p in paths}))
     for spec in specs:

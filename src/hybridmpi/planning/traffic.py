@@ -15,11 +15,6 @@ def allreduce(w: int, p: int) -> float:
     return 2 * w * (p - 1) / p
 
 
-def allreduce_small(w: int, p: int) -> float:
-    """Bytes that a rank reads for a small buffer of `w` bytes in shared memory, where each reads all: (p - 1) w."""
-    return (p - 1) * w
-
-
 def pull_rows(alpha: float, w: int) -> float:
     """Bytes of row values that a rank receives from the owners: alpha w."""
     return alpha * w

@@ -6,6 +6,7 @@ act on it alike. Flags travel beside the data, never by it: a NaN would hide or 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,3 +47,16 @@ def agree(world: World, report: Report) -> Verdict:
     world.wait_all([world.compute.Iallreduce(mine, total)])
     weight, loss, *flags = total.tolist()
     return Verdict(weight, loss / weight if weight else 0.0, *map(int, flags))
+
+
+class Announcement:
+    """How many examples all ranks have in a step: known before the gradients are, so that a sum can begin with each
+    rank's share in it. Collective over compute; nobody waits."""
+
+    def __init__(self, world: World, weight: float) -> None:
+        self._mine, self._total = np.array([weight]), np.empty(1)
+        self._complete: Callable[[], bool] = world.compute.Iallreduce(self._mine, self._total).Test
+
+    def total(self) -> float | None:
+        """Return the sum over the ranks, or None as long as it is not known. Local."""
+        return float(self._total[0]) if self._complete() else None

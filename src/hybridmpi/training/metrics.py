@@ -17,8 +17,8 @@ FLUSH_SECONDS = 1.0
 class Metrics:
     """Appends lines to `path`; an empty path writes nothing. Local, for one rank.
 
-    A line is {"kind": "step", "step", "loss", "examples", "words_per_s", "seconds", "phases": {...}, "bytes": {...}},
-    "evaluation" or "run". Raises UsageError when the file cannot be written.
+    A line is {"kind": "step", "step", "loss", "examples", "words_per_s", "seconds", "hidden", "phases": {...},
+    "bytes": {...}}, "evaluation" or "run". Raises UsageError when the file cannot be written.
     """
 
     def __init__(self, path: str, append: bool) -> None:
@@ -54,6 +54,7 @@ class Metrics:
             skipped=result.skipped,
             words_per_s=round(result.examples / result.total_seconds, 1),
             seconds=round(result.total_seconds, 6),
+            hidden=round(result.hidden_seconds, 6),
             phases={phase: round(seconds, 6) for phase, seconds in result.seconds.items()},
             bytes=result.bytes,
         )

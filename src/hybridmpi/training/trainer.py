@@ -12,8 +12,7 @@ import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.autograd import draws
-from hybridmpi.collectives import AllReduce, Bucket, layout
-from hybridmpi.collectives.shared import room_for
+from hybridmpi.collectives import Bucket
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError, UsageError
 from hybridmpi.failures import describe
 from hybridmpi.nn import Module, clip_global_norm
@@ -25,12 +24,10 @@ from hybridmpi.sparse.rows import SparseRows
 from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.table import Table
-from hybridmpi.training.agreement import Report, Verdict, agree
+from hybridmpi.training.agreement import Report, agree
+from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.phases import Phases
 from hybridmpi.world import World
-
-# Gradients travel in buckets of up to this size: large enough that an all-reduce runs at bandwidth.
-BUCKET_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,8 @@ class StepResult:
     """What a step did, the same on every compute rank, but for the times and bytes, which are this rank's.
 
     `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something
-    was not finite. `seconds` by phase and `bytes` by category are of this step.
+    was not finite. `seconds` by phase and `bytes` by category are of this step; `hidden_seconds`: how long sums of
+    dense gradients were under way while backward went on.
     """
 
     step: int
@@ -46,6 +44,7 @@ class StepResult:
     examples: int
     skipped: bool
     total_seconds: float
+    hidden_seconds: float
     seconds: dict[str, float] = field(repr=False)
     bytes: dict[str, int] = field(repr=False)
 
@@ -54,11 +53,11 @@ class Trainer:
     """Trains a model on all compute ranks. Collective over compute; the servers come along.
 
     `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. Its dense
-    parameters become views of flat buckets, summed over the ranks by all-reduce; every Embedding becomes a table
-    on the owners of rows. `seed` decides initial values and all random draws. `partition`: how rows are dealt,
-    "cyclic" or "block". `clip` > 0 limits the global norm of the dense gradient. `nonfinite`: "stop" raises
-    NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
-    `pull_path` forces one way of pulling rows, for measurements.
+    parameters become views of flat buckets, summed over the ranks by all-reduce as `dense` says, while backward is
+    still at work; every Embedding becomes a table on the owners of rows. `seed` decides initial values and all random
+    draws. `partition`: how rows are dealt, "cyclic" or "block". `clip` > 0 limits the global norm of the dense
+    gradient. `nonfinite`: "stop" raises NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip"
+    leaves that step out on all ranks. `pull_path` forces one way of pulling rows, for measurements.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class Trainer:
         clip: float = 0.0,
         nonfinite: str = "stop",
         pull_path: PullPath = "auto",
+        dense: DenseOptions = DenseOptions(),  # noqa: B008 - frozen
     ) -> None:
         if world.compute is None:
             raise UsageError(f"rank {world.rank} is {world.role}: a Trainer belongs on the compute ranks (see hm.run)")
@@ -86,8 +86,7 @@ class Trainer:
         self.stop_requested: Callable[[], bool] = lambda: False
 
         model.initialise(seed)
-        self._parameters = model.named_parameters()
-        self.buckets = self._pack()
+        self._dense = DenseExchange(world, model.parameters_in_order(), dense)
         self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
 
         self._embeddings = model.named_tables()
@@ -100,23 +99,15 @@ class Trainer:
         for (_, embedding), table in zip(self._embeddings, self.tables, strict=True):
             embedding.store = table
         self.plan: Plan = make_plan(
-            world, self._parameters, specs, self.buckets, self._allreduce, self.service.client.paths
+            world, model.named_parameters(), specs, self.buckets, self._dense.allreduce, self.service.client.paths
         )
         self._closed = False
         world.on_close(self.close)
 
-    def _pack(self) -> list[Bucket]:
-        """Move every dense parameter into flat buckets, and its gradient into memory that the node's ranks share."""
-        shapes = [(name, p.shape, p.dtype) for name, p in self._parameters]
-        buckets = layout(shapes, BUCKET_BYTES)
-        self._allreduce = AllReduce(self.world, sum(room_for(bucket.values.nbytes) for bucket in buckets))
-        for bucket in buckets:
-            bucket.gradients = self._allreduce.allocate(bucket.values.size, bucket.dtype)
-        places = {part.name: (bucket, part) for bucket in buckets for part in bucket.slices}
-        for name, parameter in self._parameters:
-            bucket, part = places[name]
-            parameter.attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
-        return buckets
+    @property
+    def buckets(self) -> list[Bucket]:
+        """The buckets of dense parameters, in the order in which backward fills them."""
+        return self._dense.buckets
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -163,19 +154,28 @@ class Trainer:
         waited = self.service.client.wait_seconds
         report, gradients, failure = self._compute(batch, phases)
         verdict = agree(self.world, report)
-        phases.lap("wait")
+        phases.lap("wait", elsewhere=self._dense.after)
+        phases.add("allreduce", self._dense.after)
         self._stopped = verdict.stop > 0
         if verdict.leaving:
             self._refuse_to_part(leaving=False)
         if verdict.failed:
             self._raise_together(failure)
+        skip = verdict.nonfinite > 0
+        if verdict.weight == 0 or skip or self._dense.options.wire == "float16":
+            self._dense.finish()
+            phases.lap("allreduce")
         if verdict.weight == 0:
             return None
-        skip = verdict.nonfinite > 0
         if skip:
             self._handle_nonfinite(report, gradients)
+        elif self._dense.overflowed():
+            skip = True
+            if self.world.on_root():  # all see it alike
+                self._dense.found.append("the sum of dense gradients exceeds float16's 65504 on the wire")
+            self._handle_nonfinite(report, [])
         else:
-            self._exchange_and_update(report, verdict, gradients, phases)
+            self._exchange_and_update(report, gradients, phases)
         phases.add("wait", waited_in_pull := self.service.client.wait_seconds - waited)
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
@@ -186,6 +186,7 @@ class Trainer:
             int(verdict.weight),
             skip,
             time.perf_counter() - started,
+            self._dense.hidden,
             phases.seconds,
             {category: after[category] - before[category] for category in after},
         )
@@ -193,15 +194,17 @@ class Trainer:
     def _compute(self, batch: Any, phases: Phases) -> tuple[Report, list[SparseRows], BaseException | None]:
         """Forward and backward on this rank; never raises, so that every rank reaches the agreement."""
         draws.begin_step(self.seed, self.step, self.world.compute.Get_rank())
-        for _, parameter in self._parameters:
-            parameter.begin_step()
         report, failure = Report(stop=bool(self.stop_requested())), None
         pulled = self._pull_seconds()
         try:
             if isinstance(batch, _Failure):
                 raise batch.error
             report.weight = 0.0 if batch is None else examples(batch)
-            if report.weight:
+        except (Exception, SystemExit) as error:
+            failure, report.failed = error, True
+        self._dense.begin_step(report.weight)
+        try:
+            if report.weight and not report.failed:
                 loss = self.model.loss(batch)
                 report.loss = float(loss.data)
                 in_pull = self._pull_seconds() - pulled
@@ -210,28 +213,24 @@ class Trainer:
                 loss.backward()
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
-        for _, parameter in self._parameters:
-            parameter.finish_step()
+        self._dense.end_backward()
         gradients = [embedding.take_gradient() for _, embedding in self._embeddings]
         if report.weight and not report.failed:
-            report.nonfinite = not np.isfinite(report.loss) or any(
-                kernels.nonfinite_count(array) for array in self._all_gradients(gradients)
+            report.nonfinite = (
+                not np.isfinite(report.loss)
+                or bool(self._dense.found)
+                or any(kernels.nonfinite_count(rows.values) for rows in gradients)
             )
-        phases.lap("backward")
+        phases.lap("backward", elsewhere=self._dense.during)
+        phases.add("overlap", self._dense.during)
         return report, gradients, failure
 
-    def _exchange_and_update(
-        self, report: Report, verdict: Verdict, gradients: list[SparseRows], phases: Phases
-    ) -> None:
+    def _exchange_and_update(self, report: Report, gradients: list[SparseRows], phases: Phases) -> None:
         """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed."""
         rows = [(t, g.indices, g.values) for t, g in enumerate(gradients)]
         self.service.client.push(rows, report.weight)
         phases.lap("push")
-        share = report.weight / verdict.weight
-        for bucket in self.buckets:
-            if share != 1.0:
-                bucket.gradients *= bucket.dtype.type(share)
-            self._allreduce(bucket.gradients)
+        self._dense.finish()
         phases.lap("allreduce")
         if self.clip:
             clip_global_norm([bucket.gradients for bucket in self.buckets], self.clip)
@@ -239,17 +238,13 @@ class Trainer:
             self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.service.client.pushed)
         phases.lap("update")
 
-    def _all_gradients(self, gradients: list[SparseRows]) -> Iterable[np.ndarray]:
-        yield from (bucket.gradients for bucket in self.buckets)
-        yield from (rows.values for rows in gradients)
-
     def _pull_seconds(self) -> float:
         return sum(table.pull_seconds for table in self.tables)
 
     def traffic(self) -> dict[str, int]:
         """Return the bytes this rank has moved so far, by category. Local."""
         counted = self.service.client.traffic.snapshot()
-        counted["allreduce"] += sum(self._allreduce.sent())
+        counted["allreduce"] += sum(self._dense.allreduce.sent().values())
         return counted
 
     # -- what ends or skips a step ---------------------------------------------------------------------------------
@@ -286,15 +281,14 @@ class Trainer:
         self.skipped += 1
         if self.nonfinite == "skip":
             return
-        found = []
+        found = list(self._dense.found)
         if report.nonfinite:
             if not np.isfinite(report.loss):
-                found.append(f"the loss is {report.loss}")
-            named = [(p.name, bucket.view(bucket.gradients, p)) for bucket in self.buckets for p in bucket.slices]
-            named += [(t.name, rows.values) for t, rows in zip(self.tables, gradients, strict=True)]
-            for name, array in named:
-                if count := int(np.size(array) - np.isfinite(array).sum()):
-                    found.append(f"{count} of {array.size} values in the gradient of '{name}' are not finite")
+                found.insert(0, f"the loss is {report.loss}")
+            for table, rows in zip(self.tables, gradients, strict=True):
+                if count := int(np.size(rows.values) - np.isfinite(rows.values).sum()):
+                    size = rows.values.size
+                    found.append(f"{count} of {size} values in the gradient of '{table.name}' are not finite")
         everybody = self.world.gather((self.world.rank, found))
         text = "; ".join(f"rank {rank}: {', '.join(what)}" for rank, what in everybody if what)
         error = NonFiniteError(
@@ -338,12 +332,13 @@ class Trainer:
         if self._closed:
             return
         self._closed = True
+        self._dense.leave()
         if agree(self.world, Report(leaving=True)).leaving < len(self.world.clients):
             self._refuse_to_part(leaving=True)
         for _, embedding in self._embeddings:
             embedding.store = None
         self.service.close()
-        self._allreduce.close()
+        self._dense.close()
 
 
 @dataclass(frozen=True)

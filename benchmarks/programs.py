@@ -1,0 +1,79 @@
+"""Running the programs of a comparison: one at a time, one thread each, none left behind, a JSON object from each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO, Any, NoReturn
+
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")}
+LAST_LINES = 25  # the banners of an aborted launch take fifteen
+
+
+def run(what: str, argv: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Run one program; return the JSON object on the last line of its stdout.
+
+    The program has a process group of its own, which is killed when the program has ended, takes longer than `seconds`,
+    or this process is interrupted or terminated; `hybridmpi launch` takes its ranks with it. Ends this process, with
+    what the program last said on stderr, when the program fails or prints no such object.
+    """
+    # Files, since a pipe ends only when the last process that holds it has ended.
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+        tempfile.TemporaryFile("w+", errors="replace") as errors,
+    ):
+        try:
+            status = _wait(argv, output, errors, seconds)
+        except subprocess.TimeoutExpired:
+            _fail(f"{what}: no end after {seconds:g} s", _text(errors))
+        except OSError as error:
+            sys.exit(f"{what}: cannot start {argv[0]}: {error.strerror}")
+        if status:
+            _fail(f"{what}: exit status {status}", _text(errors))
+        printed = _text(output)
+        try:
+            return json.loads(printed.splitlines()[-1])
+        except (IndexError, ValueError):
+            _fail(f"{what}: expected a JSON object on the last line of stdout", printed + _text(errors))
+
+
+def _wait(argv: Sequence[str], output: IO[str], errors: IO[str], seconds: float) -> int:
+    """Run a program and return its exit status. Raises TimeoutExpired, when it and all its group are dead."""
+    before = signal.signal(signal.SIGTERM, _leave)
+    process = None
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=os.environ | ONE_THREAD,
+            process_group=0,
+        )
+        return process.wait(seconds)
+    finally:
+        if process:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read().replace("\0", "")  # Open MPI ends a banner with a zero byte
+
+
+def _fail(what: str, said: str) -> NoReturn:
+    last = "\n".join(said.splitlines()[-LAST_LINES:])
+    sys.exit(f"{what}; nothing is reported. It last said:\n{last}")

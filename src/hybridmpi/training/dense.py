@@ -1,0 +1,184 @@
+"""Dense gradients: buckets that are summed over the ranks while backward is still at work on earlier layers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridmpi import kernels
+from hybridmpi.autograd import Parameter
+from hybridmpi.collectives import AllReduce, discover, layout
+from hybridmpi.collectives.shared import room_for
+from hybridmpi.collectives.tuning import calibrate
+from hybridmpi.errors import UsageError
+from hybridmpi.training.agreement import Announcement
+from hybridmpi.training.guards import require_same_parameters
+from hybridmpi.world import World
+
+
+@dataclass(frozen=True)
+class DenseOptions:
+    """How dense gradients are summed.
+
+    `wire`: the form in which they travel between nodes, "float32", "bfloat16" or "float16". `algorithm`: "auto", which
+    measures, or the name of one. `bucket_bytes`: of the buffers that they are packed into, `first_bucket_bytes` of the
+    one whose gradients come first, small for the first sum to begin early. `overlap`: whether sums begin during
+    backward. `supernodes`: a host list for each group of hosts behind a slower trunk; () asks Slurm.
+    """
+
+    wire: str = "float32"
+    algorithm: str = "auto"
+    bucket_bytes: int = 4 << 20
+    first_bucket_bytes: int = 1 << 20
+    overlap: bool = True
+    supernodes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("bucket_bytes", "first_bucket_bytes"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"DenseOptions: {name} = {getattr(self, name)}, expected at least 1")
+
+
+class DenseExchange:
+    """The buckets of a model's dense parameters, and their sums. Collective over compute.
+
+    `parameters`: (name, parameter), in the order in which the model uses them: gradients come in the opposite order,
+    and so do the buckets. In a step: `begin_step`, backward, `end_backward`, `finish`; `progress` in every wait.
+    `during` and `after`: seconds that this rank has spent on sums in backward and after it; `hidden`: how long sums
+    were under way while backward went on; all of this step.
+    """
+
+    def __init__(self, world: World, parameters: Sequence[tuple[str, Parameter]], options: DenseOptions) -> None:
+        self.world, self.options = world, options
+        self._parameters = [parameter for _, parameter in parameters]
+        require_same_parameters(world, parameters)
+        shapes = [(name, p.shape, p.dtype) for name, p in reversed(parameters)]
+        self.buckets = layout(shapes, options.bucket_bytes, options.first_bucket_bytes)
+        self.allreduce = AllReduce(
+            world,
+            sum(room_for(bucket.values.nbytes) for bucket in self.buckets),
+            discover(world, options.supernodes),
+            options.wire,
+            options.algorithm,
+        )
+        for bucket in self.buckets:
+            bucket.gradients = self.allreduce.allocate(bucket.values.size, bucket.dtype)
+        places = {part.name: (number, part) for number, bucket in enumerate(self.buckets) for part in bucket.slices}
+        self._bucket_of: dict[Parameter, int] = {}
+        for name, parameter in parameters:
+            number, part = places[name]
+            bucket = self.buckets[number]
+            parameter.attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
+            if options.overlap:
+                parameter.on_written = self._written
+            self._bucket_of[parameter] = number
+        calibrate(self.allreduce)
+        self._reset()
+        world.add_progress(self.progress)
+
+    def begin_step(self, weight: float) -> None:
+        """Forget the last step's gradients, and tell the others how many examples this rank has. Collective over
+        compute; does not wait."""
+        for parameter in self._parameters:
+            parameter.begin_step()
+        self._reset()
+        self._weight, self._announcement = weight, Announcement(self.world, weight)
+        self._in_backward = True
+
+    def _reset(self) -> None:
+        self._missing = [len(bucket.slices) for bucket in self.buckets]
+        self._waiting: list[int] = []  # buckets that are full, until all know how many examples there are
+        self._share: float | None = None
+        self._in_backward = False
+        self.found: list[str] = []  # what is not finite, in words
+        self.during = self.after = self.hidden = 0.0
+        self._since: float | None = None
+
+    def _written(self, parameter: Parameter) -> None:
+        """Take note that backward is done with a parameter; start the bucket that this completes."""
+        parameter.finish_step()
+        number = self._bucket_of[parameter]
+        self._missing[number] -= 1
+        if not self._missing[number]:
+            self._fill(number)
+        self.progress()
+
+    def _fill(self, number: int) -> None:
+        """Look at a full bucket before others' values come to it, and queue it."""
+        bucket = self.buckets[number]
+        if self._weight and kernels.nonfinite_count(bucket.gradients):
+            for part in bucket.slices:
+                array = bucket.view(bucket.gradients, part)
+                if count := int(array.size - np.isfinite(array).sum()):
+                    self.found.append(f"{count} of {array.size} values in the gradient of '{part.name}' are not finite")
+        self._waiting.append(number)
+
+    def progress(self) -> bool:
+        """Start what is full, move on what is under way, without waiting; return whether there was anything. Local."""
+        started = time.perf_counter()
+        did = False
+        if self._waiting and (self.options.overlap or not self._in_backward) and self._shares_known():
+            for number in self._waiting:
+                self.allreduce.start(self.buckets[number].gradients, self._share)
+            self._waiting.clear()
+            did = True
+        did = self.allreduce.advance() or did
+        now = time.perf_counter()
+        if self._in_backward:
+            self.during += now - started
+            self._count_hidden(now)
+        else:
+            self.after += now - started
+        return did
+
+    def _shares_known(self) -> bool:
+        if self._share is None and (total := self._announcement.total()) is not None:
+            self._share = self._weight / total if total else 0.0
+        return self._share is not None
+
+    def _count_hidden(self, now: float) -> None:
+        if self._since is not None:
+            self.hidden += now - self._since
+        self._since = now if self.allreduce.under_way else None
+
+    def end_backward(self) -> None:
+        """Complete the gradients: zeros where backward wrote nothing, also after it failed. Collective over compute;
+        does not wait."""
+        for parameter in self._parameters:
+            parameter.finish_step()
+        self._count_hidden(time.perf_counter())
+        for number, missing in enumerate(self._missing):
+            if missing or not self.options.overlap:
+                self._fill(number)
+        self._missing = [0] * len(self.buckets)
+        self._in_backward = False
+
+    def finish(self) -> None:
+        """Wait for all sums of this step. Collective over compute."""
+        started, before = time.perf_counter(), self.after
+        self.world.wait_until(self._shares_known)
+        self.progress()
+        self.allreduce.finish()
+        self.after = before + time.perf_counter() - started
+
+    def overflowed(self) -> bool:
+        """Return whether a finished sum is not finite though every rank's part was: float16 ends at 65504. Every rank
+        has the same bits, so all return the same. Local."""
+        return self.options.wire == "float16" and any(
+            kernels.nonfinite_count(bucket.gradients) for bucket in self.buckets
+        )
+
+    def leave(self) -> None:
+        """Take part in the announcement of a step that this rank does not take. Collective over compute."""
+        self._announcement = Announcement(self.world, 0.0)
+
+    def close(self) -> None:
+        """Free the memory and the communicators. Collective over compute."""
+        self.world.wait_until(lambda: self._announcement.total() is not None)
+        self.world.remove_progress(self.progress)
+        for parameter in self._parameters:
+            parameter.on_written = None
+        self.allreduce.close()

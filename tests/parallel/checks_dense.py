@@ -1,0 +1,144 @@
+"""Dense gradients in training: overlap, wires, algorithms and guards, on one node and on pretended ones."""
+
+import time
+
+import numpy as np
+
+import hybridmpi as hm
+from hybridmpi import nn, optim
+from hybridmpi.collectives import ALGORITHMS
+from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError, UsageError
+from hybridmpi.training.dense import DenseOptions
+
+WIDTH, DEPTH, BATCH, STEPS = 24, 5, 12, 5
+
+
+class Layers(nn.Module):
+    """Linear layers with a tanh between them, squared error."""
+
+    def __init__(self, width=WIDTH, dtype=np.float32):
+        self.layers = [nn.Linear(width, width, dtype=dtype) for _ in range(DEPTH)]
+
+    def loss(self, batch):
+        x, targets = batch
+        x = hm.autograd.Tensor(x)
+        for layer in self.layers:
+            x = hm.autograd.tanh(layer(x))
+        difference = x - targets
+        return (difference * difference).mean()
+
+
+def batches(rank, ranks, scale=1.0, late=False):
+    """This rank's rows of the same global batches: the first rank has one more than the others."""
+    for step in range(STEPS):
+        rng = np.random.default_rng(step)
+        x, targets = rng.standard_normal((2, BATCH + 1, WIDTH)).astype(np.float32)
+        places = slice(0, 1 + BATCH // ranks) if rank == 0 else slice(1 + rank * BATCH // ranks, None)
+        if rank:
+            places = slice(places.start, places.start + BATCH // ranks)
+        if late and rank == step % ranks:
+            time.sleep(0.005)
+        yield x[places], targets[places] * np.float32(scale)
+
+
+def train(comm, width, dense, model=Layers, late=False, scale=1.0, **options):
+    """Return (losses, results, parameters of this rank) with `width` ranks on each pretended node; an error that all
+    ranks raise is returned in place of it, for leaving the world with it would end all."""
+
+    def main(world):
+        results = []
+        rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
+        try:
+            trainer = hm.Trainer(world, model(), optim.SGD(0.2), dense=dense, **options)
+            trainer.fit(batches(rank, ranks, scale, late), STEPS, results.append)
+        except HybridMPIError as error:
+            return error
+        arrays = {name: array.copy() for name, array in trainer.dense_arrays()[0].items()}
+        digests = world.gather(b"".join(array.tobytes() for array in arrays.values()))
+        assert len(set(digests)) == 1, "the replicas differ"
+        return [result.loss for result in results], results, arrays
+
+    return hm.run(main, servers=0, comm=comm, nodes_of_ranks=lambda rank: rank // width)
+
+
+def widths(comm):
+    return sorted({1, 2, comm.Get_size()})
+
+
+def check_overlap_changes_no_bits(comm):
+    """Sums that begin during backward, late ranks and all: the bits of sums that begin after it."""
+    for width in widths(comm):
+        options = {"bucket_bytes": 3000, "first_bucket_bytes": 100, "algorithm": "auto" if width > 1 else "ring"}
+        if width >= comm.Get_size():
+            options["algorithm"] = "shared"
+        losses, results, arrays = train(comm, width, DenseOptions(**options), late=True)
+        expected, plain, expected_arrays = train(comm, width, DenseOptions(**options, overlap=False))
+        assert losses == expected and len(set(losses)) == STEPS
+        assert all(np.array_equal(arrays[name], expected_arrays[name]) for name in arrays)
+        assert all(result.hidden_seconds == 0 for result in plain)
+        if comm.Get_size() > 1:
+            # The rank that comes last to a sum need not wait for it: not every rank has something under way.
+            assert any(comm.allgather(any(result.hidden_seconds > 0 for result in results)))
+            assert any(result.seconds["overlap"] > 0 for result in results)
+
+
+def check_every_algorithm_trains_alike(comm):
+    expected, _, _ = train(comm, comm.Get_size(), DenseOptions(algorithm="shared"))
+    names = [n for n in ALGORITHMS if n != "mpi"] if comm.Get_size() > 1 else ["mpi"]
+    for name in [*names, "mpi"]:
+        losses, _, _ = train(comm, 1, DenseOptions(algorithm=name, bucket_bytes=3000))
+        assert np.allclose(losses, expected, rtol=1e-5), (name, losses, expected)
+
+
+def check_wires(comm):
+    """Half the bits travel: the replicas stay equal, the losses close to those of float32."""
+    expected, full, _ = train(comm, 1, DenseOptions())
+    for wire in ("bfloat16", "float16"):
+        losses, results, _ = train(comm, 1, DenseOptions(wire=wire))
+        assert np.allclose(losses, expected, rtol=2e-2), (wire, losses, expected)
+        if comm.Get_size() > 1:
+            assert losses != expected
+            assert results[0].bytes["allreduce"] == full[0].bytes["allreduce"] / 2
+
+
+def check_an_overflow_of_float16_is_found(comm):
+    """Finite gradients whose sum is too large for the wire: no rank applies the step."""
+    if comm.Get_size() == 1:
+        return
+    dense = DenseOptions(wire="float16")
+    losses, results, _ = train(comm, 1, dense, scale=1e9, nonfinite="skip")
+    assert all(result.skipped for result in results) and len(set(losses)) == STEPS
+    error = train(comm, 1, dense, scale=1e9)
+    assert isinstance(error, (NonFiniteError, RemoteError)), error
+    assert "step 1" in str(error) and "float16" in str(error), error
+
+
+def check_bfloat16_has_the_range(comm):
+    _, results, _ = train(comm, 1, DenseOptions(wire="bfloat16"), scale=1e9)
+    assert not any(result.skipped for result in results)
+
+
+def check_different_models_are_refused(comm):
+    """The last rank's layers are wider: all ranks hear which parameter it is, and nothing hangs."""
+    if comm.Get_size() == 1:
+        return
+    last = comm.Get_rank() == comm.Get_size() - 1
+    for other, expected in (
+        (lambda: Layers(WIDTH + last), f"'layers.0.weight' float32 {WIDTH} x {WIDTH}"),
+        (lambda: Layers(dtype=np.float64 if last else np.float32), "'layers.0.weight' float64"),
+    ):
+        error = train(comm, comm.Get_size(), DenseOptions(), model=other)
+        assert isinstance(error, (UsageError, RemoteError)), error
+        assert expected in str(error) and f"rank {comm.Get_size() - 1}" in str(error), error
+
+
+def check_wrong_options_are_refused(comm):
+    for options, expected in (({"wire": "int8"}, "wire 'int8'"), ({"algorithm": "butterfly"}, "'butterfly'")):
+        error = train(comm, 1, DenseOptions(**options))
+        assert isinstance(error, UsageError) and expected in str(error), error
+    try:
+        DenseOptions(bucket_bytes=0)
+    except UsageError as error:
+        assert "bucket_bytes = 0" in str(error)
+    else:
+        raise AssertionError("buckets of no bytes were taken")
