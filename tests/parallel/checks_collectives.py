@@ -6,12 +6,14 @@ import numpy as np
 
 from hybridmpi.arrays import fit_to_send
 from hybridmpi.collectives import ALGORITHMS, WIRES, AllReduce, Group, finish, layout, wire_for
+from hybridmpi.collectives import group as group_module
+from hybridmpi.collectives import mpi_own as mpi_module
 from hybridmpi.collectives.halving_doubling import halving_doubling
 from hybridmpi.collectives.naive import naive
 from hybridmpi.collectives.ring import bytes_sent, ring
 from hybridmpi.collectives.shared import SharedMemory, room_for
 from hybridmpi.collectives.two_level import two_level
-from hybridmpi.errors import HybridMPIError
+from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.waiting import wait_until
 from hybridmpi.world import World
 
@@ -121,6 +123,40 @@ def check_unfit_buffers_are_refused(comm):
             except HybridMPIError:
                 continue
             raise AssertionError(f"{algorithm.__name__} took a buffer with {buffer.flags} {buffer.dtype}")
+
+
+def check_ranks_that_sum_different_buffers_are_named(comm):
+    """In debug mode, before anything is summed."""
+    ranks, rank = comm.Get_size(), comm.Get_rank()
+    with World(0, comm) as world:
+        reduce = AllReduce(world, 1 << 16, check=True)
+        first, second = reduce.allocate(10, np.float32), reduce.allocate(20, np.float64)
+        first[:] = rank
+        reduce(first)
+        assert (first == sum(range(ranks))).all()
+        if ranks > 1:
+            try:
+                reduce(second if rank == ranks - 1 else first)
+            except UsageError as error:
+                assert f"rank {ranks - 1} buffer 1 (20 x float64)" in str(error), error
+            else:
+                raise AssertionError("two different buffers were summed")
+        reduce.close()
+
+
+def check_large_counts_are_split(comm):
+    """MPI takes counts below 2^31: messages above a limit go in parts, here with a limit that a test can exceed."""
+    before = group_module.MOST_ELEMENTS, mpi_module.MOST_ELEMENTS
+    group_module.MOST_ELEMENTS = mpi_module.MOST_ELEMENTS = 1000
+    try:
+        for name, algorithm in ALGORITHMS.items():
+            for size in (999, 1000, 1001, 20_003):
+                buffer = contribution(comm.Get_rank(), size, np.float32)
+                run(algorithm(Group(comm), buffer))
+                expected = sum(contribution(r, size, np.float32) for r in range(comm.Get_size()))
+                assert np.array_equal(buffer, expected), (name, size)
+    finally:
+        group_module.MOST_ELEMENTS, mpi_module.MOST_ELEMENTS = before
 
 
 def check_fortran_order_survives_the_wire(comm):

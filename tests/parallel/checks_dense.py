@@ -132,6 +132,23 @@ def check_different_models_are_refused(comm):
         assert expected in str(error) and f"rank {comm.Get_size() - 1}" in str(error), error
 
 
+def check_a_replica_that_drifts_is_named(comm):
+    """One rank changes a value by itself: found in the same step, with the parameter's name."""
+    if comm.Get_size() == 1:
+        return
+
+    class Drifting(Layers):
+        def loss(self, batch):
+            self.steps = getattr(self, "steps", 0) + 1
+            if self.steps == 3 and comm.Get_rank() == comm.Get_size() - 1:
+                self.layers[1].bias.data[2] += 1e-3
+            return super().loss(batch)
+
+    error = train(comm, comm.Get_size(), DenseOptions(check=True), model=Drifting)
+    assert isinstance(error, HybridMPIError), error
+    assert "step 3" in str(error) and f"'layers.1.bias' on rank {comm.Get_size() - 1}" in str(error), error
+
+
 def check_wrong_options_are_refused(comm):
     for options, expected in (({"wire": "int8"}, "wire 'int8'"), ({"algorithm": "butterfly"}, "'butterfly'")):
         error = train(comm, 1, DenseOptions(**options))

@@ -30,7 +30,8 @@ class AllReduce:
     share and are summed where they are. On one node the ranks read each other's buffers. With several, each rank sums a
     slice within its node, then over the nodes with its counterparts there, all lanes at once. `topology`: where the
     ranks are; by default what Slurm says. `wire`: the form that float32 values have between nodes. `algorithm`: "auto",
-    "mpi", or between nodes one of ALGORITHMS; `tuning.calibrate` makes "auto" know the machine.
+    "mpi", or between nodes one of ALGORITHMS; `tuning.calibrate` makes "auto" know the machine. `check`: compare what
+    all ranks sum before each call, to find the one that sums something else.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class AllReduce:
         topology: Topology | None = None,
         wire: str = "float32",
         algorithm: str = "auto",
+        check: bool = False,
     ) -> None:
         self.world, self.topology, self.wire = world, topology or discover(world), wire
         compute, rank = world.compute, world.compute.Get_rank()
@@ -47,6 +49,7 @@ class AllReduce:
         self.nodes, self.ranks = self.topology.nodes, len(nodes)
         wire_for(wire, np.dtype(np.float32))  # refuses an unknown one
         self.algorithm = self._checked(algorithm)
+        self._check = check
         self._within = compute.Split(nodes[rank], key=rank)
         self._shared = SharedMemory(self._within, buffer_bytes, world.drive)
         self.lanes = min(nodes.count(node) for node in nodes)
@@ -84,11 +87,24 @@ class AllReduce:
 
     def __call__(self, buffer: np.ndarray) -> None:
         """Replace `buffer`, made by `allocate`, on every rank by the sum over all ranks. Collective over compute."""
+        if self._check:
+            self._require_same_call(self._buffers[id(buffer)])
         call = self._calls.get(id(buffer))
         if call is None:
             shared = self._buffers[id(buffer)]
             call = self._calls[id(buffer)] = self.call(shared, self.algorithm_for(shared.mine.nbytes))
         call()
+
+    def _require_same_call(self, shared: SharedBuffer) -> None:
+        """Raise UsageError on all ranks unless all sum the same buffer. Collective over compute."""
+        mine = (f"buffer {shared.number}", f"{shared.mine.size} x {shared.mine.dtype}")
+        everybody = self.world.gather((self.world.rank, *mine))
+        if len({entry[1:] for entry in everybody}) > 1:
+            raise UsageError(
+                "the ranks do not sum the same buffer: "
+                + ", ".join(f"rank {rank} {name} ({shape})" for rank, name, shape in everybody)
+                + ". Every rank makes the same buffers and sums them in the same order"
+            )
 
     def call(self, shared: SharedBuffer, algorithm: str) -> Callable[[], None]:
         """Return the function that sums a buffer at once; what follows from its size is worked out here, since a

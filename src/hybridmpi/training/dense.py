@@ -26,7 +26,8 @@ class DenseOptions:
     `wire`: the form in which they travel between nodes, "float32", "bfloat16" or "float16". `algorithm`: "auto", which
     measures, or the name of one. `bucket_bytes`: of the buffers that they are packed into, `first_bucket_bytes` of the
     one whose gradients come first, small for the first sum to begin early. `overlap`: whether sums begin during
-    backward. `supernodes`: a host list for each group of hosts behind a slower trunk; () asks Slurm.
+    backward. `supernodes`: a host list for each group of hosts behind a slower trunk; () asks Slurm. `check`: for
+    finding faults, compare every parameter between the ranks after every step.
     """
 
     wire: str = "float32"
@@ -35,6 +36,7 @@ class DenseOptions:
     first_bucket_bytes: int = 1 << 20
     overlap: bool = True
     supernodes: tuple[str, ...] = ()
+    check: bool = False
 
     def __post_init__(self) -> None:
         for name in ("bucket_bytes", "first_bucket_bytes"):
@@ -63,6 +65,7 @@ class DenseExchange:
             discover(world, options.supernodes),
             options.wire,
             options.algorithm,
+            options.check,
         )
         for bucket in self.buckets:
             bucket.gradients = self.allreduce.allocate(bucket.values.size, bucket.dtype)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
+import numpy as np
+
 from hybridmpi.autograd import Parameter
-from hybridmpi.errors import RemoteError, UsageError
+from hybridmpi.collectives import Bucket
+from hybridmpi.errors import HybridMPIError, RemoteError, UsageError
 from hybridmpi.world import World
 
 
@@ -42,3 +45,40 @@ def difference(everybody: Sequence[tuple[int, Sequence[str]]]) -> str:
                     "on the data or on the rank have to be agreed on first (World.broadcast)"
                 )
     raise AssertionError("the lists are equal")
+
+
+def require_same_values(world: World, buckets: Sequence[Bucket], step: int) -> None:
+    """Raise HybridMPIError unless all compute ranks hold the same bits of every dense parameter. Collective over
+    compute.
+
+    The error names the step, the parameters and the ranks that differ from the first rank, and by how much.
+    """
+    digests = [blake2b(bucket.values.tobytes(), digest_size=16).digest() for bucket in buckets]
+    everybody = world.gather(digests)
+    different = [n for n in range(len(buckets)) if len({mine[n] for mine in everybody}) > 1]
+    if not different:
+        return
+    named = {p.name: buckets[n].view(buckets[n].values, p) for n in different for p in buckets[n].slices}
+    found = world.gather((world.rank, {name: (_digest(array), _norm(array)) for name, array in named.items()}))
+    (first_rank, first), *others = found
+    lines = [
+        f"'{name}' on rank {rank} (norm {mine[name][1]:.9g}, on rank {first_rank} {first[name][1]:.9g})"
+        for name in named
+        for rank, mine in others
+        if mine[name][0] != first[name][0]
+    ]
+    text = (
+        f"after step {step} the ranks hold different values of {'; '.join(lines[:8])}{' ...' * (len(lines) > 8)}. "
+        "Something changed them outside the optimizer, or the ranks' libraries compute differently"
+    )
+    if world.on_root():
+        raise HybridMPIError(text)
+    raise RemoteError(text)
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
+
+
+def _norm(array: np.ndarray) -> float:
+    return float(np.linalg.norm(array.astype(np.float64)))

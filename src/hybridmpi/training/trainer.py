@@ -26,6 +26,7 @@ from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.table import Table
 from hybridmpi.training.agreement import Report, agree
 from hybridmpi.training.dense import DenseExchange, DenseOptions
+from hybridmpi.training.guards import require_same_values
 from hybridmpi.training.phases import Phases
 from hybridmpi.world import World
 
@@ -237,6 +238,8 @@ class Trainer:
         for bucket, state in zip(self.buckets, self._state, strict=True):
             self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.service.client.pushed)
         phases.lap("update")
+        if self._dense.options.check:
+            require_same_values(self.world, self.buckets, self.step + 1)
 
     def _pull_seconds(self) -> float:
         return sum(table.pull_seconds for table in self.tables)
