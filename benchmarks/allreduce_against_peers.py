@@ -120,7 +120,10 @@ _numbers.__name__ = "whole numbers from 1 up, separated by commas"  # argparse: 
 
 
 def _launch(python: str, ranks: int) -> list[str]:
-    return [python, "-m", "hybridmpi", "launch", "-n", str(ranks), "--", "bench", "allreduce", "--json"]
+    return [
+        *(python, "-m", "hybridmpi", "launch", "-n", str(ranks), "--"),
+        *("bench", "allreduce", "--algorithms", "auto", "--json"),
+    ]
 
 
 def summarise(launches: Mapping[tuple[str, int], Sequence[Summary]], sizes: Sequence[int]) -> Summary:

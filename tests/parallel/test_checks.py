@@ -24,6 +24,11 @@ def test_topology(ranks):
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_tuning(ranks):
+    run_checks("checks_tuning", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_dense(ranks):
     run_checks("checks_dense", ranks)
 

@@ -54,9 +54,13 @@ def partner(places: Sequence[tuple[int, ...]], index: int, name: str) -> int | N
 
 
 def fit(small: tuple[float, float], large: tuple[float, float]) -> Link:
-    """Return the link through two measurements (bytes, seconds). Local."""
+    """Return the link through two measurements (bytes, seconds). Local.
+
+    Half of the small one's time is latency at least: where a steeper line goes through both, the machine had something
+    else to do during one of them.
+    """
     per_byte = max(0.0, (large[1] - small[1]) / (large[0] - small[0]))
-    return Link(max(1e-9, small[1] - small[0] * per_byte), per_byte)
+    return Link(max(small[1] / 2, small[1] - small[0] * per_byte), per_byte)
 
 
 def slowest(group: Group, seconds: float, wait_until: Wait) -> float:

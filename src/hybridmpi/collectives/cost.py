@@ -7,6 +7,7 @@ all ranks exchanging at once, so that what they share counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,8 +43,10 @@ class Network:
         return len(self.places)
 
     def between(self, pairs: Sequence[tuple[int, int]]) -> Link:
-        """Return the link of the farthest of these pairs of indices: what an exchange of all of them takes. Local."""
-        return self.links[max((level(self.places[i], self.places[j]) for i, j in pairs), key=LEVELS.index)]
+        """Return the link of the farthest of these pairs of indices: what an exchange of all of them takes; a free one
+        where every index is paired with itself. Local."""
+        levels = [level(self.places[i], self.places[j]) for i, j in pairs if i != j]
+        return self.links[max(levels, key=LEVELS.index)] if levels else Link(0.0, 0.0)
 
     def one_by_one(self) -> Link:
         """Return the link of the ring's slowest hop. Only one rank of a supernode sends across the trunk, which is then
@@ -80,7 +83,7 @@ def _ring(n: int, net: Network) -> float:
 
 
 def _two_level(n: int, net: Network) -> float:
-    near, lanes, lane = near_and_lane(net.places, 0)
+    near, lanes, lane = near_and_lane(net.places, _index_in_largest_place(net.places))
     others, part, pieces = len(near) - 1, n / lanes, pieces_of(n)
     link = net.between([(near[0], index) for index in near])
     inside = 2 * link.seconds(others * part) + 2 * max(0, others - 1) * link.latency + others * part * net.add
@@ -110,6 +113,13 @@ def _distances(net: Network, power: int) -> list[tuple[int, Link]]:
     extra = net.size - power
     distances = [1 << k for k in range(power.bit_length() - 1)]
     return [(d, net.between([(member(c, extra), member(c ^ d, extra)) for c in range(power)])) for d in distances]
+
+
+def _index_in_largest_place(places: Sequence[tuple[int, ...]]) -> int:
+    """Return the first index of the supernode (of the node, where there is one supernode only) with the most ranks."""
+    depth = 1 if len({place[0] for place in places}) > 1 else 2
+    largest = Counter(place[:depth] for place in places).most_common(1)[0][0]
+    return next(index for index, place in enumerate(places) if place[:depth] == largest)
 
 
 def _count(places: Sequence[tuple[int, ...]], supernode: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hybridmpi.collectives import selection
 from hybridmpi.collectives.algorithms import ALGORITHMS
 from hybridmpi.collectives.group import MOST_ELEMENTS, Group
 from hybridmpi.collectives.shared import SMALL_BYTES, SharedMemory, bytes_moved
-from hybridmpi.collectives.shared_buffer import SharedBuffer
+from hybridmpi.collectives.shared_buffer import POLLS, SharedBuffer
 from hybridmpi.collectives.steps import Operation, Steps, finish
 from hybridmpi.collectives.topology import Topology, discover
 from hybridmpi.collectives.wire import wire_for
@@ -83,17 +84,23 @@ class AllReduce:
         """Return a zeroed buffer [length] that is summed where it lies. Local; the same calls on every rank."""
         shared = self._shared.allocate(length, dtype)
         self._buffers[id(shared.mine)] = shared
+        self._calls[id(shared.mine)] = partial(self._first_call, shared)
         return shared.mine
 
     def __call__(self, buffer: np.ndarray) -> None:
         """Replace `buffer`, made by `allocate`, on every rank by the sum over all ranks. Collective over compute."""
-        if self._check:
-            self._require_same_call(self._buffers[id(buffer)])
-        call = self._calls.get(id(buffer))
-        if call is None:
-            shared = self._buffers[id(buffer)]
-            call = self._calls[id(buffer)] = self.call(shared, self.algorithm_for(shared.mine.nbytes))
-        call()
+        self._calls[id(buffer)]()
+
+    def _first_call(self, shared: SharedBuffer) -> None:
+        """Work out how a buffer is summed, for this call and all later ones, and sum it."""
+        call = self.call(shared, self.algorithm_for(shared.mine.nbytes))
+
+        def checked() -> None:
+            self._require_same_call(shared)
+            call()
+
+        self._calls[id(shared.mine)] = checked if self._check else call
+        self._calls[id(shared.mine)]()
 
     def _require_same_call(self, shared: SharedBuffer) -> None:
         """Raise UsageError on all ranks unless all sum the same buffer. Collective over compute."""
@@ -123,10 +130,12 @@ class AllReduce:
             return call_across
         memory, moved = self._shared, bytes_moved(buffer.size, buffer.itemsize, self.ranks, shared.rank)
         if buffer.nbytes <= SMALL_BYTES:
+            small, state = memory.small_call()
 
             def call() -> None:
                 memory.moved += moved
-                memory.allreduce_small(buffer)
+                if not small(buffer, state, POLLS):
+                    memory.wait_small(buffer)
         else:
 
             def call() -> None:
@@ -213,7 +222,7 @@ class AllReduce:
     def choose(self, choices: dict[int, selection.Choice]) -> None:
         """Take the algorithms that `choices` has for size classes, the same on every rank. Local."""
         self.choices.update(choices)
-        self._calls.clear()
+        self._calls = {key: partial(self._first_call, shared) for key, shared in self._buffers.items()}
 
     # -- the rest --------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -55,11 +56,13 @@ def decide(
 ) -> Choice:
     """Return the choice for a size. Local.
 
-    What was not measured counts as predicted, times what the algorithm was measured to be off by at the largest of the
-    `earlier` sizes at which it was.
+    Where something was measured, nothing else is chosen. Where there was no time for that, an algorithm counts as
+    predicted, times what it was measured to be off by at the largest of the `earlier` sizes at which it was; one that
+    never was, times the least that another one was off by: formulas that promise too much do so for all.
     """
     off = {name: choice.measured[name] / choice.predicted[name] for choice in earlier for name in choice.measured}
-    seconds = {name: measured.get(name, predicted[name] * off.get(name, 1.0)) for name in predicted}
+    usual = min((off[name] for name in off if name != MPI), default=1.0)
+    seconds = measured or {name: predicted[name] * off.get(name, usual) for name in predicted}
     own = min((name for name in seconds if name != MPI), key=seconds.__getitem__)
     best = MPI if MPI in measured and seconds[MPI] * MARGIN < seconds[own] else own
     return Choice(nbytes, best, dict(predicted), dict(measured))
@@ -88,7 +91,8 @@ def write(file: Path, choices: Mapping[int, Choice]) -> None:
         aside.write_text(json.dumps([asdict(choices[size]) for size in sorted(choices)], indent=1), encoding="utf-8")
         aside.replace(file)
     except OSError:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # below a file that is no folder, looking for it is an error too
+            aside.unlink(missing_ok=True)
 
 
 def choose(
@@ -101,12 +105,14 @@ def choose(
     """Return a choice for each of `sizes`, smallest first. Collective if the callables are.
 
     `predict(size)` and `time_it(size, names)`: seconds by name; `seconds_left()`: what may still be spent, the same on
-    every rank. A size is timed only if all its candidates' repetitions are predicted to fit.
+    every rank. Those candidates are timed whose `repeats` calls are predicted to fit: MPI's own is left out first, then
+    the worst of the others.
     """
     choices: list[Choice] = []
     for size in sorted(sizes):
         predicted = predict(size)
-        names = worth_timing(predicted)
-        fits = sum(predicted[name] for name in names) * repeats < seconds_left()
-        choices.append(decide(size, predicted, time_it(size, names) if fits else {}, choices))
+        names, left = worth_timing(predicted), seconds_left()
+        while names and sum(predicted[name] for name in names) * repeats > left:
+            names.pop()
+        choices.append(decide(size, predicted, time_it(size, names) if names else {}, choices))
     return choices

@@ -61,7 +61,8 @@ class SharedMemory:
         self.size, self.rank = comm.Get_size(), comm.Get_rank()
         self._progress = progress
         ranks = self.size
-        flags, small, chunk = 2 * ranks * LINE * 8, 2 * ranks * SMALL_BYTES, 2 * (ranks + 1) * CHUNK_BYTES
+        # Flags, then a line for each rank and half of tiny buffers; slots of small ones; chunks of large ones and sums.
+        flags, small, chunk = 4 * ranks * LINE * 8, 2 * ranks * SMALL_BYTES, 2 * (ranks + 1) * CHUNK_BYTES
         self._row_bytes = -(-buffer_bytes // 4096) * 4096 + SKEW
         fixed = -(-(flags + small + chunk) // 4096) * 4096
         total = fixed + ranks * self._row_bytes
@@ -81,6 +82,7 @@ class SharedMemory:
         self._state = np.zeros(loops.WORDS, np.int64)
         self._state[loops.SLOTS], self._state[loops.SLOT_BYTES] = self._small.ctypes.data, SMALL_BYTES
         self._state[loops.FLAGS] = self._flags.ctypes.data
+        self._state[loops.LINES] = self._flags.ctypes.data + flags // 2
         self._state[loops.RANKS], self._state[loops.RANK] = ranks, self.rank
         # Every rank touches its row first: on machines with several memories it then lies near that rank.
         self._buffers[self.rank] = 0
@@ -113,16 +115,21 @@ class SharedMemory:
             return
         self.moved += bytes_moved(flat.size, flat.itemsize, self.size, self.rank)
         if flat.nbytes <= SMALL_BYTES:
-            self.allreduce_small(flat)
+            if not loops.small(flat, self._state, POLLS):
+                self.wait_small(flat)
         else:
             self._allreduce_chunked(flat)
 
-    def allreduce_small(self, flat: np.ndarray) -> None:
-        """The same for up to SMALL_BYTES, which are not counted. Collective over `comm`."""
-        if not loops.small(flat, self._state, POLLS):
-            pause = self._pauses()
-            while not loops.small(flat, self._state, 1):
-                pause()
+    def small_call(self) -> tuple[Callable[..., bool], np.ndarray]:
+        """Return what sums up to SMALL_BYTES, small(flat, state, polls) -> whether it is done, and its state; what it
+        leaves undone `wait_small` does. Nothing is counted. Local."""
+        return loops.small, self._state
+
+    def wait_small(self, flat: np.ndarray) -> None:
+        """Finish a sum that `small_call` began. Collective over `comm`."""
+        pause = self._pauses()
+        while not loops.small(flat, self._state, 1):
+            pause()
 
     def _allreduce_chunked(self, flat: np.ndarray) -> None:
         size = CHUNK_BYTES // flat.itemsize

@@ -19,7 +19,10 @@ from hybridmpi.collectives.flags import LINE, all_reached, pointer, store_releas
 BLOCK = 2048
 
 # The words of the state of `small`.
-EPOCH, SLOTS, SLOT_BYTES, FLAGS, RANKS, RANK, WORDS = range(7)
+EPOCH, SLOTS, SLOT_BYTES, FLAGS, LINES, RANKS, RANK, WORDS = range(8)
+
+# What fits into a cache line beside a flag.
+TINY_BYTES = 56
 
 
 @njit(nogil=True, cache=True)
@@ -188,16 +191,22 @@ def small(buffer, state, polls):
     the last call, positive when it was finished; the rest as in the constants.
     """
     ranks, rank = state[RANKS], state[RANK]
-    capacity = state[SLOT_BYTES] // buffer.itemsize
-    slots = numba.carray(pointer(state[SLOTS]), (2, ranks, capacity), buffer.dtype)
-    flags = numba.carray(pointer(state[FLAGS]), (ranks * LINE,), np.int64)
     started = state[EPOCH] < 0
     epoch = -state[EPOCH] if started else state[EPOCH] + 1
-    half = slots[epoch & 1]
+    if buffer.size * buffer.itemsize <= TINY_BYTES:
+        # Flag and data in one line, which moves from core to core at once.
+        words = LINE * 8 // buffer.itemsize
+        lines = numba.carray(pointer(state[LINES]), (2, ranks, words), buffer.dtype)
+        flags = numba.carray(pointer(state[LINES]), (2 * ranks * LINE,), np.int64)
+        half, first = lines[epoch & 1, :, 8 // buffer.itemsize :], (epoch & 1) * ranks * LINE
+    else:
+        slots = numba.carray(pointer(state[SLOTS]), (2, ranks, state[SLOT_BYTES] // buffer.itemsize), buffer.dtype)
+        flags = numba.carray(pointer(state[FLAGS]), (ranks * LINE,), np.int64)
+        half, first = slots[epoch & 1, :, 0:], 0
     if not started:
         _copy(buffer, half[rank, : buffer.size])
-        store_release(flags, rank * LINE, epoch)
-    if not all_reached(flags, 0, LINE, ranks, epoch, polls):
+        store_release(flags, first + rank * LINE, epoch)
+    if not all_reached(flags, first, LINE, ranks, epoch, polls):
         state[EPOCH] = -epoch
         return False
     sum_block(half, 0, buffer.size, buffer)
