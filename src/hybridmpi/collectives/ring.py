@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.arrays import fit_to_receive
-from hybridmpi.collectives.group import Group, completed
+from hybridmpi.collectives.group import PART_BYTES, Group, completed
 from hybridmpi.collectives.steps import Steps
 from hybridmpi.collectives.wire import PLAIN, Wire
 
-# A segment travels in at least this many chunks, for chunks of one step to overtake the border to the next ...
-CHUNKS = 4
-# ... of these sizes: the cost of a smaller message outweighs what the overlap hides, a larger one hides no more.
-SMALLEST_CHUNK = 64 << 10
-LARGEST_CHUNK = 1 << 20
-# Receives posted ahead. Each sender may then have as many chunks on the way without a word from the receiver.
-AHEAD = 4
+# Within a node a segment travels in at least this many chunks, for chunks of one step to overtake the border to the
+# next, of these sizes: the cost of a smaller message outweighs what the overlap hides, a larger one hides no more.
+# Between nodes a chunk is one message.
+CHUNKS, SMALLEST_CHUNK, LARGEST_CHUNK = 4, 64 << 10, 1 << 20
+
+# Receives posted ahead: messages find their place as they come.
+AHEAD = 16
 
 
 def segment(length: int, ranks: int, index: int) -> slice:
@@ -49,9 +49,11 @@ def bytes_sent(length: int, itemsize: int, ranks: int, rank: int) -> int:
     return (2 * length - sizes[(rank + 1) % ranks] - sizes[(rank + 2) % ranks]) * itemsize
 
 
-def chunk_bytes(nbytes: int, ranks: int) -> int:
+def chunk_bytes(nbytes: int, group: Group) -> int:
     """Return the size of the chunks that a buffer of `nbytes` travels in. Local."""
-    return min(max(nbytes // ranks // CHUNKS, SMALLEST_CHUNK), LARGEST_CHUNK)
+    if group.nodes > 1:
+        return PART_BYTES
+    return min(max(nbytes // group.size // CHUNKS, SMALLEST_CHUNK), LARGEST_CHUNK)
 
 
 def ring(group: Group, buffer: np.ndarray, wire: Wire = PLAIN, chunk: int = 0) -> Steps:
@@ -63,7 +65,7 @@ def ring(group: Group, buffer: np.ndarray, wire: Wire = PLAIN, chunk: int = 0) -
     ranks, index = group.size, group.index
     if ranks == 1 or flat.size == 0:
         return
-    size = max(1, (chunk or chunk_bytes(flat.nbytes, ranks)) // flat.itemsize)
+    size = max(1, (chunk or chunk_bytes(flat.nbytes, group)) // flat.itemsize)
     left, right = (index - 1) % ranks, (index + 1) % ranks
     # What arrives, in this order: (the slice of a chunk, the step).
     stream = [
