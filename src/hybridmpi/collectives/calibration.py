@@ -13,7 +13,7 @@ import numpy as np
 
 from hybridmpi.collectives.cost import Link, Network
 from hybridmpi.collectives.group import LEVELS, Group, completed
-from hybridmpi.collectives.steps import Ready
+from hybridmpi.collectives.steps import Ready, finish
 
 Wait = Callable[[Ready], None]
 
@@ -88,7 +88,7 @@ def _exchange_seconds(group: Group, other: int | None, nbytes: int, times: int, 
         started = time.perf_counter()
         if other is not None:
             for _ in range(times):
-                wait_until(group.exchange(outgoing, incoming, other))
+                finish(group.exchange(outgoing, incoming, other), wait_until)
         samples.append(slowest(group, (time.perf_counter() - started) / times, wait_until))
     # The shortest: what the network can do; whatever else runs on the machines makes single exchanges longer.
     return min(samples)

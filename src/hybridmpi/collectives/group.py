@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridmpi.collectives.steps import Ready
+from hybridmpi.collectives.steps import Ready, Steps
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -19,11 +20,17 @@ LEVELS = ("node", "supernode", "trunk")
 # Open MPI takes counts below 2^31 elements only.
 MOST_ELEMENTS = 1 << 30
 
-# Messages to other nodes go in parts of this size. MPI sends up to 64 KiB over TCP at once, header and all; what is
+# Over TCP messages to other nodes go in parts of the first size. MPI sends up to 64 KiB at once, header and all; what is
 # larger it announces first, and the announcement and its answer queue behind the data of other messages: on links that
 # are busy in both directions that costs a quarter to a half of the bandwidth (four hosts at 1 Gbit/s, 8 MiB in a ring:
-# 0.93 of the link in such parts, 0.70 in larger ones; halving-doubling 0.47 in whole messages).
-PART_BYTES = 60 << 10
+# 0.93 of the link in such parts, 0.70 in larger ones; halving-doubling 0.47 in whole messages). A fabric moves what is
+# announced by itself; there the cost of a message counts.
+PART_BYTES, FABRIC_PART_BYTES = 60 << 10, 1 << 20
+
+# What comes unannounced lies in the receiver's memory until it is asked for. So of an exchange at most this many parts
+# are under way, and what goes one way only is announced when it is larger than this.
+AHEAD = 32
+LARGEST_UNANNOUNCED = 8 << 20
 
 
 class Group:
@@ -33,12 +40,15 @@ class Group:
     ranks. `places`: (supernode, node, ...) of every rank of `comm`; by default all share a node. `tag`: of the
     messages; groups in flight at the same time on one communicator have different ones. `sent`: bytes that this rank
     sent to others on its node, in its supernode, and over the trunk; groups made from this one count into the same.
+    `part_bytes`: the size of the parts in which messages to other nodes go.
     """
 
-    def __init__(self, comm: MPI.Intracomm, places: Sequence[tuple[int, ...]] = (), tag: int = 1) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, places: Sequence[tuple[int, ...]] = (), tag: int = 1, part_bytes: int = PART_BYTES
+    ) -> None:
         size = comm.Get_size()
         places = places or [(0, 0)] * size
-        self.comm, self.tag = comm, tag
+        self.comm, self.tag, self.part_bytes = comm, tag, part_bytes
         self._ranks = sorted(range(size), key=lambda rank: (*places[rank], rank))
         self.places = [tuple(places[rank]) for rank in self._ranks]
         self.index = self._ranks.index(comm.Get_rank())
@@ -69,27 +79,47 @@ class Group:
 
     def send(self, array: np.ndarray, index: int) -> list[Any]:
         """Start sending the flat `array`; return the requests. Local."""
-        self.sent[self.level(index)] += array.nbytes
-        return [self.comm.Isend(part, self._ranks[index], self.tag) for part in self._parts(array, index)]
+        return [self._send(part, index) for part in self._parts(array, index, LARGEST_UNANNOUNCED)]
 
     def receive(self, array: np.ndarray, index: int) -> list[Any]:
         """Start receiving into the flat `array`; return the requests. Local."""
-        return [self.comm.Irecv(part, self._ranks[index], self.tag) for part in self._parts(array, index)]
+        return [self._receive(part, index) for part in self._parts(array, index, LARGEST_UNANNOUNCED)]
 
-    def _parts(self, array: np.ndarray, index: int) -> list[np.ndarray]:
+    def exchange(self, outgoing: np.ndarray, incoming: np.ndarray, index: int) -> Steps:
+        """Return the steps of sending to and receiving from the same partner. Collective over the two.
+
+        A rank sends AHEAD parts more than it has received: neither can flood the other.
+        """
+        coming, going = self._parts(incoming, index), self._parts(outgoing, index)
+        receives = deque(self._receive(part, index) for part in coming[:AHEAD])
+        sends = [self._send(part, index) for part in going[:AHEAD]]
+        if max(len(coming), len(going)) > AHEAD:
+            for number in range(len(coming)):
+                yield receives.popleft().Test
+                if number + AHEAD < len(coming):
+                    receives.append(self._receive(coming[number + AHEAD], index))
+                if number + AHEAD < len(going):
+                    sends.append(self._send(going[number + AHEAD], index))
+            sends += [self._send(part, index) for part in going[len(coming) + AHEAD :]]
+        yield completed([*receives, *sends])
+
+    def _send(self, part: np.ndarray, index: int) -> Any:
+        self.sent[self.level(index)] += part.nbytes
+        return self.comm.Isend(part, self._ranks[index], self.tag)
+
+    def _receive(self, part: np.ndarray, index: int) -> Any:
+        return self.comm.Irecv(part, self._ranks[index], self.tag)
+
+    def _parts(self, array: np.ndarray, index: int, largest: int | None = None) -> list[np.ndarray]:
         """Return the parts in which `array` goes to or comes from `index`; both ends cut alike."""
-        near = self.level(index) == "node"
-        size = MOST_ELEMENTS if near else min(MOST_ELEMENTS, PART_BYTES // array.itemsize)
+        whole = self.level(index) == "node" or (largest is not None and array.nbytes > largest)
+        size = MOST_ELEMENTS if whole else min(MOST_ELEMENTS, max(1, self.part_bytes // array.itemsize))
         return [array[start : start + size] for start in range(0, array.size, size)]
 
     @property
     def nodes(self) -> int:
         """The number of nodes that the ranks are on."""
         return len({place[:2] for place in self.places})
-
-    def exchange(self, outgoing: np.ndarray, incoming: np.ndarray, index: int) -> Ready:
-        """Start sending to and receiving from the same partner; return whether that is done, to be polled. Local."""
-        return completed(self.receive(incoming, index) + self.send(outgoing, index))
 
 
 def level(one: tuple[int, ...], other: tuple[int, ...]) -> str:

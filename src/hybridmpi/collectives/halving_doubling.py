@@ -35,12 +35,12 @@ def _halve_and_double(
         lower, upper = slice(start, middle), slice(middle, stop)
         keep, give = (upper, lower) if me & distance else (lower, upper)
         exchanges.append((partner, keep, give))
-        yield group.exchange(wire.outgoing(flat[give]), scratch[keep], partner)
+        yield from group.exchange(wire.outgoing(flat[give]), scratch[keep], partner)
         wire.add(scratch[keep], flat[keep])
         start, stop = keep.start, keep.stop
         distance *= 2
     wire.settle(flat[start:stop])
     for partner, keep, give in reversed(exchanges):
         landing = wire.landing(flat[give])
-        yield group.exchange(wire.outgoing(flat[keep]), landing, partner)
+        yield from group.exchange(wire.outgoing(flat[keep]), landing, partner)
         wire.land(landing, flat[give])

@@ -27,6 +27,6 @@ def _double(
     while distance < power:
         # Both partners add the same two numbers only if each also rounds its own.
         wire.settle(flat)
-        yield group.exchange(wire.outgoing(flat), scratch, index(me ^ distance))
+        yield from group.exchange(wire.outgoing(flat), scratch, index(me ^ distance))
         wire.add(scratch, flat)
         distance *= 2

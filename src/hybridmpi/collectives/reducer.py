@@ -10,14 +10,14 @@ import numpy as np
 
 from hybridmpi.collectives import selection
 from hybridmpi.collectives.algorithms import ALGORITHMS
-from hybridmpi.collectives.group import MOST_ELEMENTS, Group
+from hybridmpi.collectives.group import FABRIC_PART_BYTES, MOST_ELEMENTS, PART_BYTES, Group
 from hybridmpi.collectives.shared import SMALL_BYTES, SharedMemory, bytes_moved
 from hybridmpi.collectives.shared_buffer import POLLS, SharedBuffer
 from hybridmpi.collectives.steps import Operation, Steps, finish
 from hybridmpi.collectives.topology import Topology, discover
 from hybridmpi.collectives.wire import wire_for
 from hybridmpi.errors import UsageError
-from hybridmpi.world import World
+from hybridmpi.world import World, has_fabric
 
 # The name of what one node does: no messages at all.
 SHARED = "shared"
@@ -51,6 +51,7 @@ class AllReduce:
         wire_for(wire, np.dtype(np.float32))  # refuses an unknown one
         self.algorithm = self._checked(algorithm)
         self._check = check
+        part_bytes = FABRIC_PART_BYTES if all(world.gather(has_fabric())) else PART_BYTES
         self._within = compute.Split(nodes[rank], key=rank)
         self._shared = SharedMemory(self._within, buffer_bytes, world.drive)
         self.lanes = min(nodes.count(node) for node in nodes)
@@ -59,7 +60,9 @@ class AllReduce:
         self.lane: Group | None = None
         if self._across != world.mpi.COMM_NULL:
             places = {place.node: place for place in reversed(self.topology.places)}
-            self.lane = Group(self._across, [places[node][:2] for node in sorted(places, key=nodes.index)])
+            self.lane = Group(
+                self._across, [places[node][:2] for node in sorted(places, key=nodes.index)], part_bytes=part_bytes
+            )
         self.choices: dict[int, selection.Choice] = {}
         # By the id of the array, which is kept, lest its id be given to another one.
         self._buffers: dict[int, SharedBuffer] = {}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.arrays import fit_to_receive
-from hybridmpi.collectives.group import PART_BYTES, Group, completed
+from hybridmpi.collectives.group import AHEAD, Group, completed
 from hybridmpi.collectives.steps import Steps
 from hybridmpi.collectives.wire import PLAIN, Wire
 
@@ -26,9 +26,6 @@ from hybridmpi.collectives.wire import PLAIN, Wire
 # next, of these sizes: the cost of a smaller message outweighs what the overlap hides, a larger one hides no more.
 # Between nodes a chunk is one message.
 CHUNKS, SMALLEST_CHUNK, LARGEST_CHUNK = 4, 64 << 10, 1 << 20
-
-# Receives posted ahead: messages find their place as they come.
-AHEAD = 16
 
 
 def segment(length: int, ranks: int, index: int) -> slice:
@@ -52,7 +49,7 @@ def bytes_sent(length: int, itemsize: int, ranks: int, rank: int) -> int:
 def chunk_bytes(nbytes: int, group: Group) -> int:
     """Return the size of the chunks that a buffer of `nbytes` travels in. Local."""
     if group.nodes > 1:
-        return PART_BYTES
+        return group.part_bytes
     return min(max(nbytes // group.size // CHUNKS, SMALLEST_CHUNK), LARGEST_CHUNK)
 
 
@@ -75,10 +72,19 @@ def ring(group: Group, buffer: np.ndarray, wire: Wire = PLAIN, chunk: int = 0) -
     ]
     scratch = wire.scratch((AHEAD, min(size, flat.size)), flat)
     posted: deque[tuple[np.ndarray, list[Any]]] = deque()
+    # What goes to the right, in this order: this rank's own segment, then what has come and goes on. A rank sends AHEAD
+    # chunks more than it has received: nobody is flooded.
+    to_send = deque((part.start, wire.outgoing(flat[part])) for part in _chunks(segment(flat.size, ranks, index), size))
     # By the start of a chunk: the requests of what this rank has sent of it.
-    own = _chunks(segment(flat.size, ranks, index), size)
-    sends = {part.start: group.send(wire.outgoing(flat[part]), right) for part in own}
+    sends: dict[int, list[Any]] = {}
 
+    def send(most: int) -> None:
+        while to_send and most > 0:
+            start, values = to_send.popleft()
+            sends.setdefault(start, []).extend(group.send(values, right))
+            most -= 1
+
+    send(AHEAD)
     next_to_post = 0
     for number, (part, step) in enumerate(stream):
         while next_to_post < min(number + AHEAD, len(stream)):
@@ -103,7 +109,9 @@ def ring(group: Group, buffer: np.ndarray, wire: Wire = PLAIN, chunk: int = 0) -
             # This segment is complete here, or has come complete: from now on all ranks have the same bits of it.
             wire.land(landed, values)
         if step < 2 * ranks - 3:
-            sends.setdefault(part.start, []).extend(group.send(landed, right))
+            to_send.append((part.start, landed))
+        send(1)
+    send(len(to_send))
     yield completed([request for requests in sends.values() for request in requests])
 
 

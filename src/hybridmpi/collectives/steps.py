@@ -6,6 +6,7 @@ An `Operation` holds one that is under way, moved on whenever there is a moment:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -35,8 +36,17 @@ def finish(steps: Steps, wait_until: Callable[[Ready], None]) -> None:
         wait_until(ready)
 
 
-def together(many: Sequence[Steps]) -> Steps:
-    """Return steps that run `many` side by side: while one waits, another goes on. Local."""
-    operations = [Operation(steps) for steps in many]
-    # A list, not a generator: all are to move on, also behind one that waits.
-    yield lambda: all([operation.advance() for operation in operations])
+def together(many: Sequence[Steps], at_once: int) -> Steps:
+    """Return steps that run `many` side by side, up to `at_once` of them: while one waits, another goes on. Local."""
+    waiting, under_way = deque(many), []
+
+    def all_done() -> bool:
+        nonlocal under_way
+        while True:
+            under_way += [Operation(waiting.popleft()) for _ in range(min(at_once - len(under_way), len(waiting)))]
+            left = [operation for operation in under_way if not operation.advance()]
+            finished, under_way = len(left) < len(under_way), left
+            if not (finished and waiting):
+                return not under_way
+
+    yield all_done

@@ -19,9 +19,10 @@ from hybridmpi.collectives.ring import ring, segment
 from hybridmpi.collectives.steps import Steps, together
 from hybridmpi.collectives.wire import PLAIN, Wire
 
-# Large buffers go in pieces of about this size, up to MOST_PIECES at once: one is across while another is near.
-PIECE_BYTES = 4 << 20
-MOST_PIECES = 4
+# Large buffers go in pieces of this size, or a fourth of the buffer if that is more, up to the largest; so many of
+# them at once: one is across while another is near.
+PIECE_BYTES, LARGEST_PIECE = 2 << 20, 16 << 20
+AT_ONCE = 4
 
 # Tags of pieces lie this far apart, above those of all buffers.
 TAGS = 4096
@@ -38,15 +39,22 @@ def two_level(
     pieces = pieces_of(flat.nbytes)
     yield from together(
         [
-            _piece(group.tagged(group.tag + number * TAGS), flat[segment(flat.size, pieces, number)], wire, across)
+            _piece(
+                group.tagged(group.tag + number % AT_ONCE * TAGS),
+                flat[segment(flat.size, pieces, number)],
+                wire,
+                across,
+            )
             for number in range(pieces)
-        ]
+        ],
+        AT_ONCE,
     )
 
 
 def pieces_of(nbytes: int) -> int:
     """Return in how many pieces a buffer of `nbytes` goes. Local."""
-    return max(1, min(MOST_PIECES, nbytes // PIECE_BYTES))
+    size = min(max(nbytes // AT_ONCE, PIECE_BYTES), LARGEST_PIECE)
+    return max(1, -(-nbytes // size))
 
 
 def _piece(group: Group, flat: np.ndarray, wire: Wire, across: Callable[[Group, np.ndarray, Wire], Steps]) -> Steps:
