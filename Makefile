@@ -38,11 +38,12 @@ format: $(VENV)/installed-test  ## let ruff mend style and layout
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: $(VENV)/installed  ## measure the pieces: all-reduce, sparse exchange, aggregation, a training step
+bench: $(VENV)/installed  ## measure the pieces: all-reduce, sparse exchange, aggregation, a training step, overlap
 	@$(BIN)/hybridmpi launch -n 2 -- bench allreduce
 	@$(BIN)/hybridmpi launch -n 3 -- bench sparse
 	@$(BIN)/hybridmpi bench aggregate
 	@$(BIN)/hybridmpi launch -n 3 -- bench lm
+	@$(BIN)/hybridmpi launch -n 2 -- bench overlap
 
 cuda-compile: $(VENV)/installed-test  ## add what compiles the CUDA kernels without a GPU (310 MiB), for their test
 	@$(BIN)/python -m pip install --quiet --editable '.[cuda-compile]'

@@ -14,7 +14,7 @@ from launching import kill_session, run_process
 from runs import TIMEOUT, arguments, assert_whole, finished, train, write_job
 
 STEPS = 160
-PHASES = {"pull", "forward", "backward", "wait", "push", "allreduce", "update"}
+PHASES = {"pull", "forward", "backward", "overlap", "wait", "push", "allreduce", "update"}
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,14 @@ def test_it_learns_and_leaves_what_it_says(job, ranks, servers):
     # Metrics: a line for the run, one for every step, with its phases and bytes.
     (head,) = run.of_kind("run")
     assert head["compute_ranks"] == computing and head["servers"] == (ranks - computing)
-    assert head["job"]["model"]["width"] == 32
+    assert head["job"]["model"]["width"] == 32 and head["job"]["allreduce"]["overlap"] is True
     steps = run.of_kind("step")
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
     for line in steps:
         assert line["examples"] == 12 * 10 and not line["skipped"] and line["words_per_s"] > 0
         assert line["phases"].keys() == PHASES and all(seconds > -1e-6 for seconds in line["phases"].values()), line
         assert sum(line["phases"].values()) <= line["seconds"] * 1.01 + 1e-4, line
+        assert 0 <= line["hidden"] <= line["phases"]["backward"] + line["phases"]["overlap"] + 1e-4, line
         assert line["bytes"]["push_rows"] > 0 and line["bytes"]["pull_rows"] > 0
         assert (line["bytes"]["allreduce"] > 0) == (computing > 1)
 

@@ -1,14 +1,19 @@
 """Job files: defaults, types, ranges, overrides and the text of every refusal."""
 
+import json
 import tomllib
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+from hybridmpi.collectives import ALGORITHMS, WIRES
 from hybridmpi.errors import UsageError
 from hybridmpi.optim import SGD, Adagrad, Adam
-from hybridmpi.training.job import Job, read_job
+from hybridmpi.training.dense import DenseOptions
+from hybridmpi.training.job import AllReduceSection, Job, read_job
+from hybridmpi.training.language import dense_options, describe_job
 
 EXAMPLE = Path(__file__).parents[2] / "jobs" / "lm.toml"
 
@@ -53,6 +58,31 @@ def test_lists_of_strings_are_read(write):
     assert read_job(path, ["topology.supernodes=['a','b']"]).topology.supernodes == ("a", "b")
 
 
+def test_the_allreduce_of_a_job(write):
+    text = '[allreduce]\nwire = "bfloat16"\nalgorithm = "ring"\nbucket_mb = 2\nfirst_bucket_mb = 0.25\n'
+    text += "overlap = false\ncheck = true\n"
+    path = write(text + '[topology]\nsupernodes = ["a", "b"]\n')
+    expected = DenseOptions("bfloat16", "ring", 2 << 20, 1 << 18, False, ("a", "b"), check=True)
+    assert dense_options(read_job(path)) == expected
+    assert dense_options(read_job(path, ["allreduce.overlap=true", "allreduce.algorithm=auto"])).overlap is True
+
+
+def test_the_defaults_of_a_job_are_those_of_a_trainer():
+    assert dense_options(Job()) == DenseOptions()
+
+
+def test_a_job_is_described_by_json_values(write):
+    described = describe_job(read_job(write('[topology]\nsupernodes = ["a", "b"]\n')))
+    assert described["topology"] == {"supernodes": ["a", "b"]} and described["allreduce"]["bucket_mb"] == 4.0
+    assert json.loads(json.dumps(described)) == described
+
+
+def test_every_wire_and_algorithm_can_be_named():
+    hints = get_type_hints(AllReduceSection)
+    assert set(get_args(hints["wire"])) == set(WIRES)
+    assert set(get_args(hints["algorithm"])) == {"auto", "shared", *ALGORITHMS}
+
+
 def test_optimizer_is_the_rule(write):
     assert read_job(write("")).optimizer == Adagrad(rate=0.05, initial=1e-5)
     assert read_job(write("[optimizer]\nrate = 0.5")).optimizer == Adagrad(rate=0.5, initial=1e-5)
@@ -95,6 +125,12 @@ def test_overrides_win_in_order(write):
         ),
         ('[topology]\nsupernodes = ["a", 1]\n', r"supernodes = \['a', 1\] \(a list\); expected a list of strings"),
         ("[topology]\nsupernode = []\n", r"unknown key; did you mean 'supernodes'\?"),
+        ("[allreduce]\noverlap = 1\n", r"overlap = 1 \(a whole number\); expected true or false"),
+        ('[allreduce]\nwire = "int8"\n', r'wire = "int8" .*expected "float32" or "bfloat16" or "float16"'),
+        ('[allreduce]\nalgorithm = "butterfly"\n', r'algorithm = "butterfly" .*expected "auto" or "shared" or "mpi"'),
+        ("[allreduce]\nbucket_mb = 0\n", r"bucket_mb = 0 .*expected a number, at least 0.001"),
+        ("[allreduce]\nbucket_mib = 4\n", r"unknown key; did you mean 'bucket_mb'\?"),
+        ("[training]\noverlap = true\n", r"unknown key; it belongs to \[allreduce\]"),
         ('[model]\nkind = "gru"\n', r'kind = "gru" .*expected "lm"'),
         ('[optimizer]\nkind = "adagrat"\n', r"job\.toml: \[optimizer\] .*'adagrat'.*adagrad"),
         ("[optimizer]\nmomentum = 0.9\n", r"\[optimizer\] .*momentum"),
@@ -117,6 +153,7 @@ def test_refusals_name_file_key_and_what_is_known(write, text, message):
         ("trainin.steps=3", r"unknown section 'trainin'; did you mean 'training'"),
         ("training.step=3", r"--set training\.step: unknown key; did you mean 'steps'"),
         ("training.steps=ten", r'--set training\.steps = "ten" \(a string\); expected a whole number'),
+        ("allreduce.overlap=False", r'--set allreduce\.overlap = "False" \(a string\); expected true or false'),
         ("topology.supernodes=node[1-2]", r'supernodes = "node\[1-2\]" \(a string\); expected a list of strings'),
         ("training.steps=3\nseed=4", r"--set training\.steps = "),
         ("optimizer.beta1=3", r"with --set optimizer\.beta1: \[optimizer\] .*beta1"),

@@ -12,6 +12,7 @@ the distinct rows only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,14 +116,16 @@ def lstm(
             xp.matmul(m, buffers.projection_transposed, out=outputs[t + 1])
     last = outputs[steps].copy(), buffers.cells[steps].copy()  # views would keep all of this step's memory alive
 
-    def backward(gradient: Any) -> None:
+    def backward(gradient: Any) -> Iterator[Tensor]:
         d_outputs = _through_time(gradient, weights, buffers)
         rows = steps * batch
         d_gates = gates.reshape(rows, 4 * width)
         if projection is not None:
             m = buffers.cell_outputs.reshape(rows, width)
             weights.projection.accumulate_product(d_outputs.reshape(rows, d_outputs.shape[2]).T, m)
+            yield weights.projection
         weights.hidden.accumulate_product(d_gates.T, outputs[:steps].reshape(rows, outputs.shape[2]))
+        yield weights.hidden
         if places is None:
             d_inputs = d_gates
         else:
@@ -130,6 +133,7 @@ def lstm(
             kernels.scatter_add(d_inputs, places.reshape(-1), d_gates)
         weights.bias.accumulate(d_inputs.sum(axis=0))
         weights.input.accumulate_product(d_inputs.T, inputs)
+        yield from (weights.bias, weights.input)
         if x.requires_grad:
             d_x = d_inputs @ weights.input.data
             x.accumulate(d_x if places is not None else d_x.reshape(steps, batch, inputs.shape[1]).transpose(1, 0, 2))

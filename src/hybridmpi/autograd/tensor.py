@@ -2,7 +2,8 @@
 
 The whole idea. An operation computes its result with ordinary arrays and calls `record(data, parents, backward)`,
 where `backward(gradient)` is a closure that, given the gradient of the loss with respect to the result, calls
-`parent.accumulate(...)` with its contribution to each parent. Results are numbered in the order in which they are made,
+`parent.accumulate(...)` with its contribution to each parent. A long one may be a generator, which yields each parent
+as soon as it has no more for it. Results are numbered in the order in which they are made,
 so visiting them from the highest number to the lowest sees every user of a value before the value itself. A closure
 refers to its parents, never to its own result: there are no cycles, and memory goes as soon as it is not needed.
 """
@@ -20,7 +21,7 @@ import numpy as np
 from hybridmpi.arrays import namespace
 from hybridmpi.errors import UsageError
 
-Backward = Callable[[Any], None]
+Backward = Callable[[Any], "Iterator[Tensor] | None"]
 
 _recording: ContextVar[bool] = ContextVar("hybridmpi_recording", default=True)
 _numbers = itertools.count()
@@ -96,10 +97,11 @@ class Tensor:
         if self.requires_grad:
             self.accumulate(left @ right)
 
-    def backward(self, gradient: Any = None) -> None:
+    def backward(self, gradient: Any = None, between: Callable[[], Any] | None = None) -> None:
         """Add the gradient of this tensor to `grad` of every leaf and Parameter it was computed from. Local.
 
         gradient: what is multiplied in from outside, of this tensor's shape; for a single element 1 if left out.
+        between: called after every operation, for work that goes on beside this.
         The history is used up. Raises UsageError for a tensor without history or one gone through before.
         """
         if not self.requires_grad:
@@ -118,10 +120,14 @@ class Tensor:
             closure, result._backward = result._backward, _used_up
             parents, result._parents = result._parents, ()
             gradient, result.grad = result.grad, None
+            left = list(parents)
             if gradient is not None:
-                closure(gradient)
-            if awaited:
-                _report_written(parents, awaited)
+                for parent in closure(gradient) or ():
+                    left.remove(parent)
+                    _report_written((parent,), awaited)
+            _report_written(left, awaited)
+            if between is not None:
+                between()
 
 
 def _history(last: Tensor) -> tuple[list[Tensor], dict[Tensor, int]]:

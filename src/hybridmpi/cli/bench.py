@@ -10,6 +10,7 @@ BENCHMARKS = {
     "sparse": "pulls and pushes of rows, by each way they can travel",
     "aggregate": "sums over the duplicate rows of a sparse gradient, against numpy and scipy",
     "lm": "training steps of the language model, time by phase",
+    "overlap": "training steps with sums of dense gradients during backward and after it",
 }
 """name: one line of help. Module hybridmpi.bench.NAME has add_arguments(parser), servers(options) and
 measure(world, options) -> (parameters, rows)."""

@@ -44,8 +44,9 @@ def layout(
 ) -> list[Bucket]:
     """Return the buckets for (name, shape, dtype) of all dense parameters, in this order. Local.
 
-    One dtype per bucket, a new bucket when `bucket_bytes`, or `first_bytes` for the first one of a dtype, would be
-    exceeded; a parameter larger than that has a bucket of its own. The same on every rank, and so is the order of sums.
+    One dtype per bucket. A bucket is full with the parameter that brings it to `bucket_bytes`, or to `first_bytes` for
+    the first one of a dtype: a large matrix goes with the bias before it. The same on every rank, and so is the order
+    of sums.
     """
     by_dtype: dict[np.dtype, list[tuple[str, tuple[int, ...]]]] = {}
     for name, shape, dtype in shapes:
@@ -56,10 +57,10 @@ def layout(
         most = bucket_bytes if first_bytes is None else first_bytes
         for name, shape in by_dtype[dtype]:
             start = -(-slices[-1].stop // ALIGNMENT) * ALIGNMENT if slices else 0
-            part = Slice(name, start, shape)
-            if slices and part.stop * dtype.itemsize > most:
+            slices.append(Slice(name, start, shape))
+            if slices[-1].stop * dtype.itemsize >= most:
                 buckets.append(Bucket(dtype, slices))
-                slices, part, most = [], Slice(name, 0, shape), bucket_bytes
-            slices.append(part)
-        buckets.append(Bucket(dtype, slices))
+                slices, most = [], bucket_bytes
+        if slices:
+            buckets.append(Bucket(dtype, slices))
     return buckets

@@ -20,11 +20,11 @@ LEVELS = ("node", "supernode", "trunk")
 # Open MPI takes counts below 2^31 elements only.
 MOST_ELEMENTS = 1 << 30
 
-# Over TCP messages to other nodes go in parts of the first size. MPI sends up to 64 KiB at once, header and all; what is
-# larger it announces first, and the announcement and its answer queue behind the data of other messages: on links that
-# are busy in both directions that costs a quarter to a half of the bandwidth (four hosts at 1 Gbit/s, 8 MiB in a ring:
-# 0.93 of the link in such parts, 0.70 in larger ones; halving-doubling 0.47 in whole messages). A fabric moves what is
-# announced by itself; there the cost of a message counts.
+# Over TCP messages to other nodes go in parts of the first size. MPI sends up to 64 KiB at once, header and all; what
+# is larger it announces first, and the announcement and its answer queue behind the data of other messages: on links
+# that are busy in both directions that costs a quarter to a half of the bandwidth (four hosts at 1 Gbit/s, 8 MiB in a
+# ring: 0.93 of the link in such parts, 0.70 in larger ones; halving-doubling 0.47 in whole messages). A fabric moves
+# what is announced by itself; there the cost of a message counts.
 PART_BYTES, FABRIC_PART_BYTES = 60 << 10, 1 << 20
 
 # What comes unannounced lies in the receiver's memory until it is asked for. So of an exchange at most this many parts

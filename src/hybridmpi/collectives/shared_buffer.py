@@ -19,7 +19,7 @@ SHARE = 1
 # Polls before a rank that waits goes back to Python, where it sleeps or serves: some tens of microseconds at once, and
 # a few between other work.
 POLLS = 4000
-FEW_POLLS = 32
+FEW_POLLS = 8
 
 
 class SharedBuffer:

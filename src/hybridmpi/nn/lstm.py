@@ -25,8 +25,8 @@ class LSTM(Module):
         init = ("uniform", -1 / math.sqrt(hidden), 1 / math.sqrt(hidden))
         self.hidden, self.outputs = hidden, projection or hidden
         self.weight_x = Parameter((4 * hidden, inputs), init, dtype)
-        self.weight_h = Parameter((4 * hidden, self.outputs), init, dtype)
         self.bias = Parameter((4 * hidden,), init, dtype)
+        self.weight_h = Parameter((4 * hidden, self.outputs), init, dtype)
         self.projection = Parameter((projection, hidden), init, dtype) if projection else None
 
     def forward(self, x: Tensor, state: State | None = None, positions: Any = None) -> tuple[Tensor, State]:

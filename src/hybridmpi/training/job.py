@@ -31,6 +31,7 @@ class Range:
 
 Count = Annotated[int, Range(1)]
 Amount = Annotated[float, Range(0)]
+Mebibytes = Annotated[float, Range(0.001)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,20 @@ class TopologySection:
 
 
 @dataclass(frozen=True, slots=True)
+class AllReduceSection:
+    """[allreduce]: how dense gradients are summed over the ranks; sizes of buckets in MiB."""
+
+    wire: Literal["float32", "bfloat16", "float16"] = "float32"
+    algorithm: Literal[
+        "auto", "shared", "mpi", "naive", "recursive_doubling", "halving_doubling", "ring", "two_level"
+    ] = "auto"
+    bucket_mb: Mebibytes = 4.0
+    first_bucket_mb: Mebibytes = 1.0
+    overlap: bool = True
+    check: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSection:
     """[checkpoint]: where to, how often, how many are kept."""
 
@@ -110,6 +125,7 @@ class Job:
     training: TrainingSection = field(default_factory=TrainingSection)
     world: WorldSection = field(default_factory=WorldSection)
     topology: TopologySection = field(default_factory=TopologySection)
+    allreduce: AllReduceSection = field(default_factory=AllReduceSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
 
@@ -223,7 +239,9 @@ def _describe(choice: Any, limits: Range | None) -> str:
         return " or ".join(f'"{name}"' for name in get_args(choice))
     if get_origin(choice) is tuple:
         return 'a list of strings in quotes, such as ["one", "two"]'
-    return {int: f"a whole number, {limits}", float: f"a number, {limits}", str: "a string in quotes"}[choice]
+    if choice in (int, float):
+        return f"a {'whole ' * (choice is int)}number, {limits}"
+    return {bool: "true or false", str: "a string in quotes"}[choice]
 
 
 def _show(value: Any) -> str:

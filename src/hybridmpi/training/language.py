@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import platform
 import shlex
@@ -14,6 +15,7 @@ from typing import Any
 from hybridmpi import data
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.models.lm import LanguageModel
+from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import Job
 from hybridmpi.training.metrics import Metrics
 from hybridmpi.training.progress import Progress
@@ -69,6 +71,7 @@ class _Run:
             partition=job.world.partition,
             clip=job.training.clip,
             nonfinite=job.training.nonfinite,
+            dense=dense_options(job),
         )
         rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
         self.streams = data.Streams(self.corpus.train, job.data.streams, job.data.steps, rank, ranks)
@@ -232,9 +235,24 @@ class _Run:
             self.progress.message(text)
 
 
+def dense_options(job: Job) -> DenseOptions:
+    """Return how the job sums dense gradients: its [allreduce], and the supernodes of its [topology]. Local."""
+    section = job.allreduce
+    return DenseOptions(
+        wire=section.wire,
+        algorithm=section.algorithm,
+        bucket_bytes=int(section.bucket_mb * (1 << 20)),
+        first_bucket_bytes=int(section.first_bucket_mb * (1 << 20)),
+        overlap=section.overlap,
+        supernodes=job.topology.supernodes,
+        check=section.check,
+    )
+
+
 def describe_job(job: Job) -> dict[str, Any]:
-    """Return the job as plain values, for metrics and checkpoints. Local."""
-    return {**dataclasses.asdict(job), "optimizer": job.optimizer.describe()}
+    """Return the job as JSON values, for metrics and checkpoints. Local."""
+    described = {**dataclasses.asdict(job), "optimizer": job.optimizer.describe()}
+    return json.loads(json.dumps(described))  # tuples are lists there
 
 
 def inspect_command(directory: Path) -> str:

@@ -211,7 +211,7 @@ class Trainer:
                 in_pull = self._pull_seconds() - pulled
                 phases.add("pull", in_pull)
                 phases.lap("forward", elsewhere=in_pull)
-                loss.backward()
+                loss.backward(between=self._dense.progress)
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
         self._dense.end_backward()
