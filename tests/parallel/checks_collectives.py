@@ -8,6 +8,7 @@ from hybridmpi.arrays import fit_to_send
 from hybridmpi.collectives import ALGORITHMS, WIRES, AllReduce, Group, finish, layout, wire_for
 from hybridmpi.collectives import group as group_module
 from hybridmpi.collectives import mpi_own as mpi_module
+from hybridmpi.collectives import two_level as two_level_module
 from hybridmpi.collectives.halving_doubling import halving_doubling
 from hybridmpi.collectives.naive import naive
 from hybridmpi.collectives.ring import bytes_sent, ring
@@ -142,6 +143,30 @@ def check_ranks_that_sum_different_buffers_are_named(comm):
             else:
                 raise AssertionError("two different buffers were summed")
         reduce.close()
+
+
+def check_pieces_that_are_late_do_not_mix(comm):
+    """Two levels with many pieces, each wait a while late: a piece that ends early makes room for the next one."""
+    ranks, rank = comm.Get_size(), comm.Get_rank()
+    before = two_level_module.PIECE_BYTES, two_level_module.LARGEST_PIECE
+    two_level_module.PIECE_BYTES = two_level_module.LARGEST_PIECE = 4096
+    rng = np.random.default_rng(rank)
+
+    def late(steps):
+        for ready in steps:
+            until = time.perf_counter() + rng.random() * 1e-4
+            yield lambda ready=ready, until=until: time.perf_counter() > until and ready()
+
+    piece = two_level_module._piece
+    two_level_module._piece = lambda *arguments: late(piece(*arguments))
+    try:
+        for places in placements(ranks):
+            buffer = contribution(rank, 30_000, np.float32)
+            run(two_level(Group(comm, places), buffer))
+            assert np.array_equal(buffer, sum(contribution(r, 30_000, np.float32) for r in range(ranks))), places
+    finally:
+        two_level_module.PIECE_BYTES, two_level_module.LARGEST_PIECE = before
+        two_level_module._piece = piece
 
 
 def check_large_counts_are_split(comm):

@@ -132,6 +132,68 @@ def check_different_models_are_refused(comm):
         assert expected in str(error) and f"rank {comm.Get_size() - 1}" in str(error), error
 
 
+def check_failed_steps_leave_nothing_behind(comm):
+    """A rank fails in every third step, everybody catches it and goes on: as without those steps, bit for bit."""
+
+    def main(world, failing):
+        dense = DenseOptions(
+            bucket_bytes=3000, first_bucket_bytes=100, algorithm="shared" if world.nodes == 1 else "ring"
+        )
+        trainer = hm.Trainer(world, Layers(), optim.SGD(0.2), dense=dense)
+        rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
+        for number, batch in enumerate(batches(rank, ranks)):
+            if failing:
+                try:
+                    trainer.train_step((batch[0][:, 1:] if rank == number % ranks else batch[0], batch[1]))
+                except (HybridMPIError, ValueError):
+                    pass
+                else:
+                    raise AssertionError("a step with a wrong batch was taken")
+            trainer.train_step(batch)
+        return {name: array.copy() for name, array in trainer.dense_arrays()[0].items()}
+
+    for width in widths(comm):
+        place = {"servers": 0, "comm": comm, "nodes_of_ranks": lambda rank, width=width: rank // width}
+        expected = hm.run(lambda world: main(world, False), **place)
+        found = hm.run(lambda world: main(world, True), **place)
+        assert all(np.array_equal(found[name], expected[name]) for name in expected), width
+
+
+def check_a_second_backward_is_refused(comm):
+    class Twice(Layers):
+        def loss(self, batch):
+            super().loss(batch).backward()
+            return super().loss(batch)
+
+    error = train(comm, comm.Get_size(), DenseOptions(), model=Twice)
+    assert isinstance(error, (UsageError, RemoteError)) and "second backward()" in str(error), error
+    assert train(comm, comm.Get_size(), DenseOptions(overlap=False), model=Twice)[0]
+
+
+def check_the_model_outlives_its_trainer(comm):
+    """Gradients lie in shared memory while a Trainer is there; afterwards they are the model's own."""
+
+    def main(world):
+        model = Layers()
+        trainer = hm.Trainer(world, model, optim.SGD(0.2))
+        batch = next(iter(batches(0, 1)))
+        trainer.train_step(batch)
+        trainer.close()
+        for parameter in model.parameters():
+            parameter.begin_step()
+        model.loss(batch).backward()
+        return float(sum(np.abs(parameter.grad).sum() for parameter in model.parameters()))
+
+    assert hm.run(main, servers=0, comm=comm) > 0
+
+
+def check_different_options_are_refused(comm):
+    if comm.Get_size() > 1:
+        last = comm.Get_rank() == comm.Get_size() - 1
+        error = train(comm, 1, DenseOptions(algorithm="ring" if last else "halving_doubling"))
+        assert isinstance(error, (UsageError, RemoteError)) and "algorithm='ring'" in str(error), error
+
+
 def check_a_replica_that_drifts_is_named(comm):
     """One rank changes a value by itself: found in the same step, with the parameter's name."""
     if comm.Get_size() == 1:

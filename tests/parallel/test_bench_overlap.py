@@ -41,11 +41,12 @@ def test_both_models_with_two_sizes_of_buckets(ranks):
             assert row["ratio"]["no overlap"] > 0 and phases["in backward"] > 0
             assert all(share > 0 for share in row["exposed"].values())
             assert phases["hidden"] <= phases["backward"] + phases["in backward"]
-    # A weight and a bias for each layer. A weight exceeds the small limit, so all have buckets of their own; with the
-    # large one all but the very first bias, beside which the first limit has no room, share one.
+    # A weight and a bias for each layer, which fill a bucket of the first limit and of the small one; with the large one
+    # all other layers share a bucket.
     mlp = [rows[f"mlp 0.001+{size} MiB overlap"] for size in (0.002, 1)]
     assert [row["bytes"] for row in mlp] == [8 * (WIDTH * WIDTH + WIDTH) * 4] * 2
-    assert [row["buckets"] for row in mlp] == [{"number": 16, "first": 4 * WIDTH}, {"number": 2, "first": 4 * WIDTH}]
+    layer = 4 * (WIDTH * WIDTH + WIDTH)
+    assert [row["buckets"] for row in mlp] == [{"number": 8, "first": layer}, {"number": 2, "first": layer}]
 
 
 @pytest.mark.mpi(ranks=[3])

@@ -3,7 +3,7 @@
 Purpose     time and bandwidth of a float32 sum in place over all compute ranks, by algorithm and size
 Parameters  bytes: sizes of the buffer; algorithms: which, beside MPI's own; wire: what values travel as between ranks;
             supernodes: which hosts are near each other; repeats: repetitions of each
-Rows        auto    what a Trainer uses for buffers of these sizes: AllReduce, calibrated
+Rows        auto    AllReduce, calibrated for these sizes, called at once; a Trainer uses the same algorithms, in steps
             mpi     MPI's own, always measured
             shared  shared memory, on one node only
             copies  the memory limit, always measured: on every rank at once one plain copy of a private buffer of the

@@ -10,7 +10,8 @@ from __future__ import annotations
 from numba import njit, types
 from numba.extending import intrinsic
 
-# A flag has a cache line of its own: 8 int64.
+# A flag has a cache line of its own: 8 int64. (numba keeps compiled loops by the file they stand in: after a change of
+# anything here, touch shared_kernels.py.)
 LINE = 8
 
 # Polls between two offers of the core to another process.

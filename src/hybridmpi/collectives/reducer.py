@@ -12,11 +12,12 @@ from hybridmpi.collectives import selection
 from hybridmpi.collectives.algorithms import ALGORITHMS
 from hybridmpi.collectives.group import FABRIC_PART_BYTES, MOST_ELEMENTS, PART_BYTES, Group
 from hybridmpi.collectives.shared import SMALL_BYTES, SharedMemory, bytes_moved
-from hybridmpi.collectives.shared_buffer import POLLS, SharedBuffer
+from hybridmpi.collectives.shared_buffer import SharedBuffer
 from hybridmpi.collectives.steps import Operation, Steps, finish
 from hybridmpi.collectives.topology import Topology, discover
+from hybridmpi.collectives.two_level import TAGS
 from hybridmpi.collectives.wire import wire_for
-from hybridmpi.errors import UsageError
+from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.world import World, has_fabric
 
 # The name of what one node does: no messages at all.
@@ -56,18 +57,18 @@ class AllReduce:
         self._shared = SharedMemory(self._within, buffer_bytes, world.drive)
         self.lanes = min(nodes.count(node) for node in nodes)
         local = self._within.Get_rank()
-        self._across = compute.Split(local if local < self.lanes else world.mpi.UNDEFINED, key=rank)
+        # In the order in which `places` below has the nodes, which need not be that of the lane's ranks.
+        order = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
+        self._across = compute.Split(local if local < self.lanes else world.mpi.UNDEFINED, key=order[nodes[rank]])
         self.lane: Group | None = None
         if self._across != world.mpi.COMM_NULL:
             places = {place.node: place for place in reversed(self.topology.places)}
-            self.lane = Group(
-                self._across, [places[node][:2] for node in sorted(places, key=nodes.index)], part_bytes=part_bytes
-            )
+            self.lane = Group(self._across, [places[node][:2] for node in order], part_bytes=part_bytes)
         self.choices: dict[int, selection.Choice] = {}
         # By the id of the array, which is kept, lest its id be given to another one.
         self._buffers: dict[int, SharedBuffer] = {}
         self._calls: dict[int, Callable[[], None]] = {}
-        self._under_way: list[Operation] = []
+        self._under_way: list[tuple[SharedBuffer, Operation]] = []
         self._left_to_mpi: list[SharedBuffer] = []
 
     def _checked(self, algorithm: str) -> str:
@@ -84,7 +85,12 @@ class AllReduce:
     # -- summing ---------------------------------------------------------------------------------------------------
 
     def allocate(self, length: int, dtype: Any) -> np.ndarray:
-        """Return a zeroed buffer [length] that is summed where it lies. Local; the same calls on every rank."""
+        """Return a zeroed buffer [length] that is summed where it lies. Local; the same calls on every rank.
+
+        Raises ValueError when the room is used up, or the tags that tell the messages of buffers from each other.
+        """
+        if len(self._buffers) + 1 >= TAGS:
+            raise ValueError(f"an all-reduce has at most {TAGS - 2} buffers: make them larger")
         shared = self._shared.allocate(length, dtype)
         self._buffers[id(shared.mine)] = shared
         self._calls[id(shared.mine)] = partial(self._first_call, shared)
@@ -92,7 +98,11 @@ class AllReduce:
 
     def __call__(self, buffer: np.ndarray) -> None:
         """Replace `buffer`, made by `allocate`, on every rank by the sum over all ranks. Collective over compute."""
-        self._calls[id(buffer)]()
+        try:
+            call = self._calls[id(buffer)]
+        except KeyError:
+            raise _stranger(buffer) from None
+        call()
 
     def _first_call(self, shared: SharedBuffer) -> None:
         """Work out how a buffer is summed, for this call and all later ones, and sum it."""
@@ -133,11 +143,11 @@ class AllReduce:
             return call_across
         memory, moved = self._shared, bytes_moved(buffer.size, buffer.itemsize, self.ranks, shared.rank)
         if buffer.nbytes <= SMALL_BYTES:
-            small, state = memory.small_call()
+            small, address = memory.small_call(buffer)
 
             def call() -> None:
                 memory.moved += moved
-                if not small(buffer, state, POLLS):
+                if not small(address):
                     memory.wait_small(buffer)
         else:
 
@@ -148,26 +158,35 @@ class AllReduce:
         return call
 
     def start(self, buffer: np.ndarray, share: float = 1.0) -> None:
-        """Begin to sum `buffer`, this rank's part of it times `share`; nobody touches it until `finish`. Collective
+        """Begin to sum `buffer`, this rank's part of it times `share`, which nobody touches until `finish`. Collective
         over compute, in any order."""
-        shared = self._buffers[id(buffer)]
+        if id(buffer) not in self._buffers:
+            raise _stranger(buffer)
+        self.launch(self._buffers[id(buffer)], self.algorithm_for(buffer.nbytes), share)
+
+    def launch(self, shared: SharedBuffer, algorithm: str, share: float = 1.0) -> None:
+        """Begin to sum a buffer by `algorithm`; see `start`. Collective over compute."""
+        if any(shared is other for other, _ in self._under_way):
+            raise HybridMPIError(f"buffer {shared.number} is being summed already: finish that first")
         shared.share = share
+        buffer = shared.mine
         if self.ranks == 1 or not buffer.size:
             if share != 1.0:
                 buffer *= buffer.dtype.type(share)
-        elif (algorithm := self.algorithm_for(buffer.nbytes)) == MPI:
+        elif algorithm == MPI:
             # MPI's own waits for the slowest rank: it comes last, when nothing else is left to do.
             self._left_to_mpi.append(shared)
         else:
-            self._under_way.append(Operation(self._steps(shared, algorithm)))
+            self._under_way.append((shared, Operation(self._steps(shared, algorithm))))
             self.advance()
 
     def advance(self) -> bool:
-        """Move on what is under way, without waiting; return whether something was finished. Local."""
-        before = len(self._under_way)
-        if before:
-            self._under_way = [operation for operation in self._under_way if not operation.advance()]
-        return len(self._under_way) < before
+        """Move on what is under way, without waiting; return whether anything moved. Local."""
+        if not self._under_way:
+            return False
+        moved = any([operation.advance() for _, operation in self._under_way])
+        self._under_way = [entry for entry in self._under_way if not entry[1].done]
+        return moved
 
     @property
     def under_way(self) -> bool:
@@ -206,8 +225,14 @@ class AllReduce:
         self._shared.allreduce(values)
 
     def _by_mpi(self, buffer: np.ndarray) -> None:
+        compute, in_place = self.world.compute, self.world.mpi.IN_PLACE
         for start in range(0, buffer.size, MOST_ELEMENTS):
-            self.world.compute.Allreduce(self.world.mpi.IN_PLACE, buffer[start : start + MOST_ELEMENTS])
+            part = buffer[start : start + MOST_ELEMENTS]
+            if self.world.embedded:
+                # Ranks that hold rows must serve them while they wait, which nobody can inside MPI.
+                self.world.wait_all([compute.Iallreduce(in_place, part)])
+            else:
+                compute.Allreduce(in_place, part)
 
     # -- choosing --------------------------------------------------------------------------------------------------
 
@@ -271,6 +296,13 @@ class AllReduce:
 # are busy in both directions all the time, costs less than halving-doubling's pauses.
 FEW_MESSAGES_BYTES = 16 << 10
 RING_BYTES = 1 << 20
+
+
+def _stranger(buffer: np.ndarray) -> UsageError:
+    return UsageError(
+        f"an array of {buffer.size} x {buffer.dtype} that AllReduce.allocate has not made cannot be summed: the ranks "
+        "of a node share the memory of those it makes"
+    )
 
 
 def by_rule(nodes: int, nbytes: int) -> str:

@@ -214,6 +214,28 @@ def small(buffer, state, polls):
     return True
 
 
+# Polls of a small sum before it goes back to Python: a few microseconds, in which it keeps Python's lock.
+QUICK_POLLS = 200
+
+
+@njit(cache=True)
+def _small_float32(about):
+    words = numba.carray(pointer(about), (3,), np.int64)
+    buffer = numba.carray(pointer(words[0]), (words[1],), np.float32)
+    return small(buffer, numba.carray(pointer(words[2]), (WORDS,), np.int64), QUICK_POLLS)
+
+
+@njit(cache=True)
+def _small_float64(about):
+    words = numba.carray(pointer(about), (3,), np.int64)
+    buffer = numba.carray(pointer(words[0]), (words[1],), np.float64)
+    return small(buffer, numba.carray(pointer(words[2]), (WORDS,), np.int64), QUICK_POLLS)
+
+
+# The same by an address, of three int64: the addresses of the buffer, its length, the address of the state.
+SMALL = {"float32": _small_float32, "float64": _small_float64}
+
+
 @njit(nogil=True, cache=True)
 def chunked(buffer, slots, sums, flags, rank, epoch, polls, position):
     """All-reduce of a private buffer [n] in chunks, by way of slots [2, p, c] and sums [2, c]. Return the position, -1

@@ -6,8 +6,7 @@ An `Operation` holds one that is under way, moved on whenever there is a moment:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 Ready = Callable[[], Any]
@@ -15,7 +14,7 @@ Steps = Generator[Ready, None, None]
 
 
 class Operation:
-    """Steps that are under way. Local."""
+    """Steps that are under way; `done` once they are at their end. Local."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -23,11 +22,14 @@ class Operation:
         self.done = False
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; return whether the end is reached. Local."""
+        """Go on as far as possible without waiting; return whether that was any way at all. Local."""
+        moved = False
         while not self.done and (self._ready is None or self._ready()):
             self._ready = next(self._steps, None)
             self.done = self._ready is None
-        return self.done
+            moved = True
+        # Steps that wait for others of their own tell whether those have moved.
+        return moved or bool(getattr(self._ready, "moved", False))
 
 
 def finish(steps: Steps, wait_until: Callable[[Ready], None]) -> None:
@@ -36,17 +38,25 @@ def finish(steps: Steps, wait_until: Callable[[Ready], None]) -> None:
         wait_until(ready)
 
 
-def together(many: Sequence[Steps], at_once: int) -> Steps:
-    """Return steps that run `many` side by side, up to `at_once` of them: while one waits, another goes on. Local."""
-    waiting, under_way = deque(many), []
+class _AllDone:
+    """Whether all operations are done, moving them on; `moved`: whether the last call did. Local."""
 
-    def all_done() -> bool:
-        nonlocal under_way
-        while True:
-            under_way += [Operation(waiting.popleft()) for _ in range(min(at_once - len(under_way), len(waiting)))]
-            left = [operation for operation in under_way if not operation.advance()]
-            finished, under_way = len(left) < len(under_way), left
-            if not (finished and waiting):
-                return not under_way
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._left, self.moved = list(operations), False
 
-    yield all_done
+    def __call__(self) -> bool:
+        # A list, not a generator: all are to move on, also behind one that has moved.
+        self.moved = any([operation.advance() for operation in self._left])
+        self._left = [operation for operation in self._left if not operation.done]
+        return not self._left
+
+
+def together(many: Sequence[Steps]) -> Steps:
+    """Return steps that run `many` side by side: while one waits, another goes on. Local."""
+    yield _AllDone([Operation(steps) for steps in many])
+
+
+def one_by_one(many: Iterable[Steps]) -> Steps:
+    """Return steps that run `many` one after the other. Local."""
+    for steps in many:
+        yield from steps

@@ -49,12 +49,19 @@ def calibrate(allreduce: AllReduce, folder: Path | None = None, afresh: bool = F
     What an earlier run on the same hosts found is used, unless `afresh`; `folder`: where that is kept. The buffers'
     contents are lost.
     """
+    world = allreduce.world
+    # Ranks that hold rows must serve while they wait, which nobody can inside MPI.
+    by_mpi = allreduce.wire == "float32" and not world.embedded
     if allreduce.ranks == 1 or allreduce.algorithm != "auto":
         return Calibration()
-    world = allreduce.world
+    if allreduce.nodes == 1 and not by_mpi and not afresh:
+        # There is nothing to choose between.
+        sizes = {selection.size_class(b.mine.nbytes) for b in allreduce.buffers() if b.mine.size}
+        return Calibration([selection.Choice(size, SHARED) for size in sorted(sizes)])
     hosts = world.gather(socket.gethostname())
     library = world.mpi.Get_library_version().split("\0")[0]
-    identity = [library, hosts, allreduce.topology.places, allreduce.wire, world.embedded]
+    places = [place[:2] for place in allreduce.topology.places]
+    identity = [library, hosts, places, allreduce.wire, world.embedded]
     file = selection.cache_file(folder or cache_folder(), identity)
     kept = world.from_root(lambda: selection.read(file))
 
@@ -66,7 +73,7 @@ def calibrate(allreduce: AllReduce, folder: Path | None = None, afresh: bool = F
     missing = [size for size in by_size if afresh or size not in kept or kept[size].algorithm not in known]
     found = Calibration()
     if missing:
-        found = _measure(allreduce, {size: by_size[size] for size in missing})
+        found = _measure(allreduce, {size: by_size[size] for size in missing}, by_mpi)
         kept = {**kept, **{choice.nbytes: choice for choice in found.choices}}
         allreduce.forget_sent()
         if world.on_root():
@@ -75,7 +82,7 @@ def calibrate(allreduce: AllReduce, folder: Path | None = None, afresh: bool = F
     return replace(found, choices=[kept[size] for size in sorted(by_size)])
 
 
-def _measure(allreduce: AllReduce, by_size: dict[int, SharedBuffer]) -> Calibration:
+def _measure(allreduce: AllReduce, by_size: dict[int, SharedBuffer], by_mpi: bool) -> Calibration:
     # The first compiled call takes half a second to load, here or later: it is not the calibration's.
     allreduce.sum_in_node(np.zeros(1, np.float32))
     started = time.perf_counter()
@@ -85,8 +92,7 @@ def _measure(allreduce: AllReduce, by_size: dict[int, SharedBuffer]) -> Calibrat
         network = measure_network(allreduce.lane, world.wait_until)
     network = world.broadcast(network)
     sums = {SHARED: _fitted(allreduce, SHARED)}
-    if allreduce.wire == "float32" and not world.embedded:
-        # Ranks that hold rows must serve while they wait, which nobody can inside MPI.
+    if by_mpi:
         sums[MPI] = _fitted(allreduce, MPI)
 
     def predicted(size: int) -> dict[str, float]:

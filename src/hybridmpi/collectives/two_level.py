@@ -16,7 +16,7 @@ import numpy as np
 from hybridmpi.arrays import fit_to_receive
 from hybridmpi.collectives.group import Group, completed
 from hybridmpi.collectives.ring import ring, segment
-from hybridmpi.collectives.steps import Steps, together
+from hybridmpi.collectives.steps import Steps, one_by_one, together
 from hybridmpi.collectives.wire import PLAIN, Wire
 
 # Large buffers go in pieces of this size, or a fourth of the buffer if that is more, up to the largest; so many of
@@ -24,7 +24,7 @@ from hybridmpi.collectives.wire import PLAIN, Wire
 PIECE_BYTES, LARGEST_PIECE = 2 << 20, 16 << 20
 AT_ONCE = 4
 
-# Tags of pieces lie this far apart, above those of all buffers.
+# Tags of pieces that are under way together lie this far apart; buffers have tags below it.
 TAGS = 4096
 
 
@@ -37,18 +37,14 @@ def two_level(
     if group.size == 1 or flat.size == 0:
         return
     pieces = pieces_of(flat.nbytes)
-    yield from together(
-        [
-            _piece(
-                group.tagged(group.tag + number % AT_ONCE * TAGS),
-                flat[segment(flat.size, pieces, number)],
-                wire,
-                across,
-            )
-            for number in range(pieces)
-        ],
-        AT_ONCE,
-    )
+
+    def slot(first: int) -> Steps:
+        # One after the other, since they share a tag.
+        tagged = group.tagged(group.tag + first * TAGS)
+        numbers = range(first, pieces, AT_ONCE)
+        return one_by_one(_piece(tagged, flat[segment(flat.size, pieces, k)], wire, across) for k in numbers)
+
+    yield from together([slot(first) for first in range(min(AT_ONCE, pieces))])
 
 
 def pieces_of(nbytes: int) -> int:

@@ -56,7 +56,7 @@ class DenseExchange:
     def __init__(self, world: World, parameters: Sequence[tuple[str, Parameter]], options: DenseOptions) -> None:
         self.world, self.options = world, options
         self._parameters = [parameter for _, parameter in parameters]
-        require_same_parameters(world, parameters)
+        require_same_parameters(world, parameters, repr(options))
         shapes = [(name, p.shape, p.dtype) for name, p in reversed(parameters)]
         self.buckets = layout(shapes, options.bucket_bytes, options.first_bucket_bytes)
         self.allreduce = AllReduce(
@@ -69,10 +69,12 @@ class DenseExchange:
         )
         for bucket in self.buckets:
             bucket.gradients = self.allreduce.allocate(bucket.values.size, bucket.dtype)
-        places = {part.name: (number, part) for number, bucket in enumerate(self.buckets) for part in bucket.slices}
+        self._places = {
+            part.name: (number, part) for number, bucket in enumerate(self.buckets) for part in bucket.slices
+        }
         self._bucket_of: dict[Parameter, int] = {}
         for name, parameter in parameters:
-            number, part = places[name]
+            number, part = self._places[name]
             bucket = self.buckets[number]
             parameter.attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
             if options.overlap:
@@ -93,6 +95,7 @@ class DenseExchange:
 
     def _reset(self) -> None:
         self._missing = [len(bucket.slices) for bucket in self.buckets]
+        self._complete: set[Parameter] = set()
         self._waiting: list[int] = []  # buckets that are full, until all know how many examples there are
         self._share: float | None = None
         self._in_backward = False
@@ -102,6 +105,12 @@ class DenseExchange:
 
     def _written(self, parameter: Parameter) -> None:
         """Take note that backward is done with a parameter; start the bucket that this completes."""
+        if parameter in self._complete:
+            raise UsageError(
+                f"a second backward() of this step reached parameter '{parameter.name}', whose gradient the ranks may "
+                "be summing already: add the losses and go backward once, or set overlap = false"
+            )
+        self._complete.add(parameter)
         parameter.finish_step()
         number = self._bucket_of[parameter]
         self._missing[number] -= 1
@@ -167,12 +176,15 @@ class DenseExchange:
         self.allreduce.finish()
         self.after = before + time.perf_counter() - started
 
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a sum can leave the range of the wire, float16's, so that it must be known before rows are pushed."""
+        return self.options.wire == "float16" and self.allreduce.nodes > 1
+
     def overflowed(self) -> bool:
         """Return whether a finished sum is not finite though every rank's part was: float16 ends at 65504. Every rank
         has the same bits, so all return the same. Local."""
-        return self.options.wire == "float16" and any(
-            kernels.nonfinite_count(bucket.gradients) for bucket in self.buckets
-        )
+        return self.may_overflow and any(kernels.nonfinite_count(bucket.gradients) for bucket in self.buckets)
 
     def leave(self) -> None:
         """Take part in the announcement of a step that this rank does not take. Collective over compute."""
@@ -182,6 +194,12 @@ class DenseExchange:
         """Free the memory and the communicators. Collective over compute."""
         self.world.wait_until(lambda: self._announcement.total() is not None)
         self.world.remove_progress(self.progress)
+        # The model outlives the memory that the ranks share.
+        for bucket in self.buckets:
+            bucket.gradients = bucket.gradients.copy()
         for parameter in self._parameters:
+            number, part = self._places[parameter.name]
+            bucket = self.buckets[number]
             parameter.on_written = None
+            parameter.attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
         self.allreduce.close()

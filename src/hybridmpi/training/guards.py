@@ -13,14 +13,14 @@ from hybridmpi.errors import HybridMPIError, RemoteError, UsageError
 from hybridmpi.world import World
 
 
-def require_same_parameters(world: World, parameters: Sequence[tuple[str, Parameter]]) -> None:
-    """Raise UsageError unless all compute ranks have the same dense parameters in the same order. Collective over
-    compute.
+def require_same_parameters(world: World, parameters: Sequence[tuple[str, Parameter]], options: str) -> None:
+    """Raise UsageError unless all compute ranks have the same dense parameters in the same order, and the same
+    `options` for their sums, as text. Collective over compute.
 
     Buckets are summed element by element, so a parameter of another name, shape or dtype on one rank would be added to
     something else, silently. The error names the first difference, the parameter and the ranks.
     """
-    mine = [f"'{name}' {p.dtype} {' x '.join(map(str, p.shape)) or 'scalar'}" for name, p in parameters]
+    mine = [options, *(f"'{name}' {p.dtype} {' x '.join(map(str, p.shape)) or 'scalar'}" for name, p in parameters)]
     digest = blake2b("\n".join(mine).encode(), digest_size=16).digest()
     if len(set(world.gather(digest))) == 1:
         return
@@ -39,10 +39,11 @@ def difference(everybody: Sequence[tuple[int, Sequence[str]]]) -> str:
             here = first[number] if number < len(first) else "no further parameter"
             there = entries[number] if number < len(entries) else "no further parameter"
             if here != there:
+                what = f"parameter {number} is" if number else "their options are"
                 return (
-                    f"the model's dense parameters differ between ranks: number {number} is {here} on rank "
-                    f"{first_rank} and {there} on rank {rank}. Every rank must build the same model: sizes that depend "
-                    "on the data or on the rank have to be agreed on first (World.broadcast)"
+                    f"the dense parameters differ between ranks: {what} {here} on rank {first_rank} and {there} on "
+                    f"rank {rank}. Every rank must build the same model: sizes that depend on the data or on the rank "
+                    "have to be agreed on first (World.broadcast)"
                 )
     raise AssertionError("the lists are equal")
 

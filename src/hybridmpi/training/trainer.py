@@ -161,9 +161,10 @@ class Trainer:
         if verdict.leaving:
             self._refuse_to_part(leaving=False)
         if verdict.failed:
+            self._dense.finish()  # all ranks take part: nothing of this step may reach the next one
             self._raise_together(failure)
         skip = verdict.nonfinite > 0
-        if verdict.weight == 0 or skip or self._dense.options.wire == "float16":
+        if verdict.weight == 0 or skip or self._dense.may_overflow:
             self._dense.finish()
             phases.lap("allreduce")
         if verdict.weight == 0:
@@ -358,4 +359,7 @@ def examples(batch: Any) -> float:
     if weight is None:
         first = batch[0] if isinstance(batch, (tuple, list)) else batch
         weight = len(first)
-    return float(weight)
+    weight = float(weight)
+    if not (np.isfinite(weight) and weight >= 0):
+        raise UsageError(f"a batch of {weight} examples: expected a finite number from 0 up")
+    return weight
