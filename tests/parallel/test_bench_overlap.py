@@ -41,8 +41,8 @@ def test_both_models_with_two_sizes_of_buckets(ranks):
             assert row["ratio"]["no overlap"] > 0 and phases["in backward"] > 0
             assert all(share > 0 for share in row["exposed"].values())
             assert phases["hidden"] <= phases["backward"] + phases["in backward"]
-    # A weight and a bias for each layer, which fill a bucket of the first limit and of the small one; with the large one
-    # all other layers share a bucket.
+    # A weight and a bias for each layer, which fill a bucket of the first limit and of the small one; with the large
+    # one all other layers share a bucket.
     mlp = [rows[f"mlp 0.001+{size} MiB overlap"] for size in (0.002, 1)]
     assert [row["bytes"] for row in mlp] == [8 * (WIDTH * WIDTH + WIDTH) * 4] * 2
     layer = 4 * (WIDTH * WIDTH + WIDTH)

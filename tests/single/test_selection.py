@@ -201,8 +201,8 @@ def test_without_time_the_prediction_decides_with_what_it_was_off_by_before():
 def test_mpi_must_be_clearly_faster_and_measured():
     predicted = {"a": 1.0, "mpi": 0.1}
     assert decide(64, predicted, {}).algorithm == "a"
-    assert decide(64, predicted, {"a": 1.0, "mpi": 0.95}).algorithm == "a"
-    assert decide(64, predicted, {"a": 1.0, "mpi": 0.85}).algorithm == "mpi"
+    assert decide(64, predicted, {"a": 1.0, "mpi": 0.7}).algorithm == "a"
+    assert decide(64, predicted, {"a": 1.0, "mpi": 0.6}).algorithm == "mpi"
 
 
 class Clock:
