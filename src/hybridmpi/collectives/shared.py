@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 # Up to this size every rank reads everybody's data itself, with one wait; above, the ranks divide the work.
-SMALL_BYTES = 16 << 10
+SMALL_BYTES = 4 << 10
 
 # A chunk of a private buffer: two halves of it and of its sums from every rank stay in the second-level cache.
 CHUNK_BYTES = 128 << 10
