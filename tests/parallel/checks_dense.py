@@ -170,6 +170,23 @@ def check_a_second_backward_is_refused(comm):
     assert train(comm, comm.Get_size(), DenseOptions(overlap=False), model=Twice)[0]
 
 
+def check_backward_between_steps_sums_nothing(comm):
+    """A user may look at gradients between steps, on one rank alone."""
+
+    def main(world, looking):
+        trainer = hm.Trainer(world, Layers(), optim.SGD(0.2))
+        for batch in batches(world.compute.Get_rank(), world.compute.Get_size()):
+            trainer.train_step(batch)
+            if looking and world.on_root():
+                trainer.model.loss(batch).backward()
+        return {name: array.copy() for name, array in trainer.dense_arrays()[0].items()}
+
+    expected, found = (
+        hm.run(lambda world, look=look: main(world, look), servers=0, comm=comm) for look in (False, True)
+    )
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
 def check_the_model_outlives_its_trainer(comm):
     """Gradients lie in shared memory while a Trainer is there; afterwards they are the model's own."""
 

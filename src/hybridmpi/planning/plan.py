@@ -41,6 +41,7 @@ class Plan:
     compute_ranks: int
     servers: int
     nodes: int
+    topology: str = ""  # in words, where nodes are in several supernodes
 
     def __str__(self) -> str:
         head = ("parameter", "shape", "size", "kind", "gradient travels", "values live")
@@ -62,6 +63,7 @@ class Plan:
         return "\n".join([
             f"plan: {count(self.compute_ranks, 'compute rank')}, {count(self.servers, 'server')}, "
             f"{count(self.nodes, 'node')}; {human(kinds['dense'])} dense, {human(kinds['sparse'])} sparse",
+            *([f"  {self.topology}"] if self.topology else []),
             *(f"  {line}" for line in lines),
         ])  # fmt: skip
 
@@ -101,7 +103,8 @@ def make_plan(
                 f"{count(owners, holder)}{dealt}",
             )
         )
-    return Plan(tuple(entries), ranks, len(world.servers), world.nodes)
+    topology = allreduce.topology.describe() if allreduce.topology.supernodes > 1 else ""
+    return Plan(tuple(entries), ranks, len(world.servers), world.nodes, topology)
 
 
 def count(number: int, what: str) -> str:

@@ -105,6 +105,8 @@ class DenseExchange:
 
     def _written(self, parameter: Parameter) -> None:
         """Take note that backward is done with a parameter; start the bucket that this completes."""
+        if not self._in_backward:
+            return  # a backward of the user's own, between steps
         if parameter in self._complete:
             raise UsageError(
                 f"a second backward() of this step reached parameter '{parameter.name}', whose gradient the ranks may "
