@@ -29,13 +29,12 @@ ELEMENTS = 1 << 20
 ALLREDUCE = f"""
 import numpy as np
 import hybridmpi as hm
-from hybridmpi.collectives import Group, ring
+from hybridmpi.collectives import ALGORITHMS, Group, finish
 with hm.World(servers=0) as world:
     values = np.arange({ELEMENTS}, dtype=np.float32) % 1000
     mine = values * (world.rank + 1)
-    group = Group(world.compute)
-    ring(group, mine)
-    sent = sum(group.sent.values())
+    group = Group(world.compute, [(0, rank) for rank in range(world.size)])
+    finish(ALGORITHMS["ring"](group, mine), world.wait_until)
     right = np.array_equal(mine, values * sum(range(1, world.size + 1)))
     nodes = world.gather((world.nodes, world.node.Get_size(), right))
     if world.on_root():
