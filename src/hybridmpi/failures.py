@@ -11,7 +11,7 @@ import platform
 import sys
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybridmpi.errors import HybridMPIError, RemoteError
 
@@ -35,6 +35,12 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"it left by sys.exit({error.code!r})"
     return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def raise_alike(world: World, error: HybridMPIError) -> NoReturn:
+    """Raise an error that every compute rank knows: `error` on root, RemoteError with its text on the others, which
+    stand back. Local; the compute ranks call it together."""
+    raise error if world.on_root() else RemoteError(str(error))
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -7,14 +7,13 @@ all ranks exchanging at once, so that what they share counts.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from hybridmpi.collectives.folding import largest_power, member
 from hybridmpi.collectives.group import LEVELS, level
-from hybridmpi.collectives.two_level import near_and_lane, pieces_of
+from hybridmpi.collectives.two_level import near_and_lane, near_ranks, pieces_of
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def _ring(n: int, net: Network) -> float:
 
 
 def _two_level(n: int, net: Network) -> float:
-    near, lanes, lane = near_and_lane(net.places, _index_in_largest_place(net.places))
+    near, lanes, lane = near_and_lane(net.places, max(near_ranks(net.places), key=len)[0])
     others, part, pieces = len(near) - 1, n / lanes, pieces_of(n)
     link = net.between([(near[0], index) for index in near])
     inside = 2 * link.seconds(others * part) + 2 * max(0, others - 1) * link.latency + others * part * net.add
@@ -113,13 +112,6 @@ def _distances(net: Network, power: int) -> list[tuple[int, Link]]:
     extra = net.size - power
     distances = [1 << k for k in range(power.bit_length() - 1)]
     return [(d, net.between([(member(c, extra), member(c ^ d, extra)) for c in range(power)])) for d in distances]
-
-
-def _index_in_largest_place(places: Sequence[tuple[int, ...]]) -> int:
-    """Return the first index of the supernode (of the node, where there is one supernode only) with the most ranks."""
-    depth = 1 if len({place[0] for place in places}) > 1 else 2
-    largest = Counter(place[:depth] for place in places).most_common(1)[0][0]
-    return next(index for index, place in enumerate(places) if place[:depth] == largest)
 
 
 def _count(places: Sequence[tuple[int, ...]], supernode: int) -> int:

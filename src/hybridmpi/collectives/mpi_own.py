@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from hybridmpi.arrays import fit_to_receive
@@ -10,6 +13,9 @@ from hybridmpi.collectives.steps import Steps
 from hybridmpi.collectives.wire import PLAIN, Wire
 from hybridmpi.errors import HybridMPIError
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
 
 def mpi_own(group: Group, buffer: np.ndarray, wire: Wire = PLAIN) -> Steps:
     """Replace `buffer` [n] on every rank by the sum over the group. Collective over the group; in place.
@@ -17,11 +23,23 @@ def mpi_own(group: Group, buffer: np.ndarray, wire: Wire = PLAIN) -> Steps:
     It waits inside MPI, in one go. Nobody can see what MPI sends, so nothing is counted; whether all ranks get the same
     bits is up to MPI. Raises HybridMPIError for a wire of 16 bits, of which MPI knows nothing.
     """
-    from mpi4py import MPI
-
     if wire is not PLAIN:
         raise HybridMPIError(f"MPI's own all-reduce cannot send {wire.name}: expected the wire float32")
     flat = fit_to_receive(buffer).reshape(-1)
-    for start in range(0, flat.size, MOST_ELEMENTS):
-        group.comm.Allreduce(MPI.IN_PLACE, flat[start : start + MOST_ELEMENTS])
+    sum_by_mpi(group.comm, flat)
     yield from ()
+
+
+def sum_by_mpi(comm: MPI.Intracomm, flat: np.ndarray, wait_all: Callable[[list[Any]], None] | None = None) -> None:
+    """Replace the flat buffer on every rank by the sum over `comm`. Collective over `comm`.
+
+    It waits inside MPI, or by `wait_all` for ranks that have something to do meanwhile.
+    """
+    from mpi4py import MPI
+
+    for start in range(0, flat.size, MOST_ELEMENTS):
+        part = flat[start : start + MOST_ELEMENTS]
+        if wait_all is None:
+            comm.Allreduce(MPI.IN_PLACE, part)
+        else:
+            wait_all([comm.Iallreduce(MPI.IN_PLACE, part)])

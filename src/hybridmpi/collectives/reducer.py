@@ -10,7 +10,8 @@ import numpy as np
 
 from hybridmpi.collectives import selection
 from hybridmpi.collectives.algorithms import ALGORITHMS
-from hybridmpi.collectives.group import FABRIC_PART_BYTES, MOST_ELEMENTS, PART_BYTES, Group
+from hybridmpi.collectives.group import FABRIC_PART_BYTES, PART_BYTES, Group
+from hybridmpi.collectives.mpi_own import sum_by_mpi
 from hybridmpi.collectives.shared import SMALL_BYTES, SharedMemory, bytes_moved
 from hybridmpi.collectives.shared_buffer import SharedBuffer
 from hybridmpi.collectives.steps import Operation, Steps, finish
@@ -225,14 +226,8 @@ class AllReduce:
         self._shared.allreduce(values)
 
     def _by_mpi(self, buffer: np.ndarray) -> None:
-        compute, in_place = self.world.compute, self.world.mpi.IN_PLACE
-        for start in range(0, buffer.size, MOST_ELEMENTS):
-            part = buffer[start : start + MOST_ELEMENTS]
-            if self.world.embedded:
-                # Ranks that hold rows must serve them while they wait, which nobody can inside MPI.
-                self.world.wait_all([compute.Iallreduce(in_place, part)])
-            else:
-                compute.Allreduce(in_place, part)
+        # Ranks that hold rows must serve them while they wait, which nobody can inside MPI.
+        sum_by_mpi(self.world.compute, buffer, self.world.wait_all if self.world.embedded else None)
 
     # -- choosing --------------------------------------------------------------------------------------------------
 
@@ -292,17 +287,17 @@ class AllReduce:
         self._within.Free()
 
 
-# Without calibration: below the first size the number of messages decides, from the second on the ring, whose links
-# are busy in both directions all the time, costs less than halving-doubling's pauses.
-FEW_MESSAGES_BYTES = 16 << 10
-RING_BYTES = 1 << 20
-
-
 def _stranger(buffer: np.ndarray) -> UsageError:
     return UsageError(
         f"an array of {buffer.size} x {buffer.dtype} that AllReduce.allocate has not made cannot be summed: the ranks "
         "of a node share the memory of those it makes"
     )
+
+
+# Without calibration: below the first size the number of messages decides, from the second on the ring, whose links
+# are busy in both directions all the time, costs less than halving-doubling's pauses.
+FEW_MESSAGES_BYTES = 16 << 10
+RING_BYTES = 1 << 20
 
 
 def by_rule(nodes: int, nbytes: int) -> str:

@@ -66,10 +66,10 @@ class SharedBuffer:
         """Return the shares of all ranks, which have arrived."""
         return self._shares.astype(self.rows.dtype)
 
-    def at_once(self, polls: int = POLLS) -> Steps:
+    def at_once(self) -> Steps:
         """Return the same steps in compiled calls that wait inside, for nothing else to be done meanwhile."""
         self._epoch += 1
-        stage = loops.direct(self.rows, self._flags, self._first, self._stride, self.rank, self._epoch, polls, 0)
+        stage = loops.direct(self.rows, self._flags, self._first, self._stride, self.rank, self._epoch, POLLS, 0)
 
         def ready() -> bool:
             nonlocal stage

@@ -54,21 +54,19 @@ def calibrate(allreduce: AllReduce, folder: Path | None = None, afresh: bool = F
     by_mpi = allreduce.wire == "float32" and not world.embedded
     if allreduce.ranks == 1 or allreduce.algorithm != "auto":
         return Calibration()
+    by_size: dict[int, SharedBuffer] = {}
+    for buffer in allreduce.buffers():
+        if buffer.mine.size:
+            by_size.setdefault(selection.size_class(buffer.mine.nbytes), buffer)
     if allreduce.nodes == 1 and not by_mpi and not afresh:
         # There is nothing to choose between.
-        sizes = {selection.size_class(b.mine.nbytes) for b in allreduce.buffers() if b.mine.size}
-        return Calibration([selection.Choice(size, SHARED) for size in sorted(sizes)])
+        return Calibration([selection.Choice(size, SHARED) for size in sorted(by_size)])
     hosts = world.gather(socket.gethostname())
     library = world.mpi.Get_library_version().split("\0")[0]
     places = [place[:2] for place in allreduce.topology.places]
     identity = [library, hosts, places, allreduce.wire, world.embedded]
     file = selection.cache_file(folder or cache_folder(), identity)
     kept = world.from_root(lambda: selection.read(file))
-
-    by_size: dict[int, SharedBuffer] = {}
-    for buffer in allreduce.buffers():
-        if buffer.mine.size:
-            by_size.setdefault(selection.size_class(buffer.mine.nbytes), buffer)
     known = {SHARED, MPI} if allreduce.nodes == 1 else {*FORMULAS, MPI}
     missing = [size for size in by_size if afresh or size not in kept or kept[size].algorithm not in known]
     found = Calibration()

@@ -9,7 +9,7 @@ smallest one's is the number of lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -86,16 +86,22 @@ def _piece(group: Group, flat: np.ndarray, wire: Wire, across: Callable[[Group, 
             wire.land(landing, values)
 
 
-def near_and_lane(places: list[tuple[int, ...]], index: int) -> tuple[list[int], int, list[int]]:
+def near_ranks(places: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    """Return the indices of each supernode, or of each node where there is one supernode only. Local."""
+    depth = 1 if len({place[0] for place in places}) > 1 else 2
+    members: dict[tuple[int, ...], list[int]] = {}
+    for number, place in enumerate(places):
+        members.setdefault(place[:depth], []).append(number)
+    return list(members.values())
+
+
+def near_and_lane(places: Sequence[tuple[int, ...]], index: int) -> tuple[list[int], int, list[int]]:
     """Return the indices near `index`, itself among them, the number of lanes, and the indices of its lane. Local.
 
     `places`: (supernode, node, ...) of all indices, sorted.
     """
-    depth = 1 if len({place[0] for place in places}) > 1 else 2
-    by_place: dict[tuple[int, ...], list[int]] = {}
-    for number, place in enumerate(places):
-        by_place.setdefault(place[:depth], []).append(number)
-    near = by_place[places[index][:depth]]
-    lanes = min(map(len, by_place.values()))
+    by_place = near_ranks(places)
+    near = next(members for members in by_place if index in members)
+    lanes = min(map(len, by_place))
     position = near.index(index)
-    return near, lanes, [members[position] for members in by_place.values()] if position < lanes else []
+    return near, lanes, [members[position] for members in by_place] if position < lanes else []

@@ -69,20 +69,21 @@ class DenseExchange:
         )
         for bucket in self.buckets:
             bucket.gradients = self.allreduce.allocate(bucket.values.size, bucket.dtype)
-        self._places = {
-            part.name: (number, part) for number, bucket in enumerate(self.buckets) for part in bucket.slices
-        }
-        self._bucket_of: dict[Parameter, int] = {}
-        for name, parameter in parameters:
-            number, part = self._places[name]
-            bucket = self.buckets[number]
-            parameter.attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
-            if options.overlap:
+        self._bucket_of = {part.name: number for number, bucket in enumerate(self.buckets) for part in bucket.slices}
+        self._attach()
+        if options.overlap:
+            for parameter in self._parameters:
                 parameter.on_written = self._written
-            self._bucket_of[parameter] = number
         calibrate(self.allreduce)
         self._reset()
         world.add_progress(self.progress)
+
+    def _attach(self) -> None:
+        """Make every parameter a view of its bucket, and so its gradient."""
+        by_name = {parameter.name: parameter for parameter in self._parameters}
+        for bucket in self.buckets:
+            for part in bucket.slices:
+                by_name[part.name].attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
 
     def begin_step(self, weight: float) -> None:
         """Forget the last step's gradients, and tell the others how many examples this rank has. Collective over
@@ -114,7 +115,7 @@ class DenseExchange:
             )
         self._complete.add(parameter)
         parameter.finish_step()
-        number = self._bucket_of[parameter]
+        number = self._bucket_of[parameter.name]
         self._missing[number] -= 1
         if not self._missing[number]:
             self._fill(number)
@@ -199,9 +200,7 @@ class DenseExchange:
         # The model outlives the memory that the ranks share.
         for bucket in self.buckets:
             bucket.gradients = bucket.gradients.copy()
+        self._attach()
         for parameter in self._parameters:
-            number, part = self._places[parameter.name]
-            bucket = self.buckets[number]
             parameter.on_written = None
-            parameter.attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
         self.allreduce.close()

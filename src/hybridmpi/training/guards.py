@@ -9,7 +9,8 @@ import numpy as np
 
 from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import Bucket
-from hybridmpi.errors import HybridMPIError, RemoteError, UsageError
+from hybridmpi.errors import HybridMPIError, UsageError
+from hybridmpi.failures import raise_alike
 from hybridmpi.world import World
 
 
@@ -21,14 +22,10 @@ def require_same_parameters(world: World, parameters: Sequence[tuple[str, Parame
     something else, silently. The error names the first difference, the parameter and the ranks.
     """
     mine = [options, *(f"'{name}' {p.dtype} {' x '.join(map(str, p.shape)) or 'scalar'}" for name, p in parameters)]
-    digest = blake2b("\n".join(mine).encode(), digest_size=16).digest()
-    if len(set(world.gather(digest))) == 1:
+    if len(set(world.gather(_digest("\n".join(mine).encode())))) == 1:
         return
     everybody = world.gather((world.rank, mine))
-    text = difference(everybody)
-    if world.on_root():
-        raise UsageError(text)
-    raise RemoteError(text)
+    raise_alike(world, UsageError(difference(everybody)))
 
 
 def difference(everybody: Sequence[tuple[int, Sequence[str]]]) -> str:
@@ -54,13 +51,14 @@ def require_same_values(world: World, buckets: Sequence[Bucket], step: int) -> N
 
     The error names the step, the parameters and the ranks that differ from the first rank, and by how much.
     """
-    digests = [blake2b(bucket.values.tobytes(), digest_size=16).digest() for bucket in buckets]
-    everybody = world.gather(digests)
+    everybody = world.gather([_digest(bucket.values.tobytes()) for bucket in buckets])
     different = [n for n in range(len(buckets)) if len({mine[n] for mine in everybody}) > 1]
     if not different:
         return
     named = {p.name: buckets[n].view(buckets[n].values, p) for n in different for p in buckets[n].slices}
-    found = world.gather((world.rank, {name: (_digest(array), _norm(array)) for name, array in named.items()}))
+    found = world.gather(
+        (world.rank, {name: (_digest(array.tobytes()), _norm(array)) for name, array in named.items()})
+    )
     (first_rank, first), *others = found
     lines = [
         f"'{name}' on rank {rank} (norm {mine[name][1]:.9g}, on rank {first_rank} {first[name][1]:.9g})"
@@ -72,13 +70,11 @@ def require_same_values(world: World, buckets: Sequence[Bucket], step: int) -> N
         f"after step {step} the ranks hold different values of {'; '.join(lines[:8])}{' ...' * (len(lines) > 8)}. "
         "Something changed them outside the optimizer, or the ranks' libraries compute differently"
     )
-    if world.on_root():
-        raise HybridMPIError(text)
-    raise RemoteError(text)
+    raise_alike(world, HybridMPIError(text))
 
 
-def _digest(array: np.ndarray) -> bytes:
-    return blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
 
 
 def _norm(array: np.ndarray) -> float:

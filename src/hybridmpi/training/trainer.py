@@ -14,7 +14,7 @@ from hybridmpi import kernels
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError, UsageError
-from hybridmpi.failures import describe
+from hybridmpi.failures import describe, raise_alike
 from hybridmpi.nn import Module, clip_global_norm
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.plan import Plan, make_plan
@@ -276,9 +276,7 @@ class Trainer:
             "while others take another step. Every compute rank takes the same steps: use Trainer.fit, or "
             "train_step(None) on a rank without data"
         )
-        if self.world.on_root():
-            raise error
-        raise RemoteError(str(error))
+        raise_alike(self.world, error)
 
     def _handle_nonfinite(self, report: Report, gradients: list[SparseRows]) -> None:
         """Stop all ranks, or let all skip this step."""
@@ -299,9 +297,7 @@ class Trainer:
             f"step {self.step + 1}: {text}. No rank has applied this step. Lower the learning rate, set clip, or let "
             "such steps be skipped (nonfinite = 'skip')"
         )
-        if self.world.on_root():
-            raise error
-        raise RemoteError(str(error))
+        raise_alike(self.world, error)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
