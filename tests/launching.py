@@ -32,6 +32,10 @@ class Outcome:
     ended: float = 0.0
     left: tuple[int, ...] = ()
 
+    def failed_with(self, code: int) -> bool:
+        """Return whether the launch failed with `code`. MPICH's launcher may report that it killed the other ranks."""
+        return self.code in ((code, signal.SIGKILL) if _launcher()[0] == "mpich" else (code,))
+
     def __str__(self) -> str:
         return f"exit {self.code} after {self.seconds:.1f} s\n{self.output}"
 

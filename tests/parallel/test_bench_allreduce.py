@@ -150,7 +150,7 @@ def test_wrong_arguments(arguments, text):
 @pytest.mark.mpi(ranks=[3])
 def test_shared_memory_ends_at_the_node(ranks):
     outcome = run_mpi(ranks, ["-c", PRETENDED, "--algorithms", "shared"])
-    assert outcome.code == 2 and "--algorithms shared: these ranks are on 3 nodes" in outcome.output, str(outcome)
+    assert outcome.failed_with(2) and "--algorithms shared: these ranks are on 3 nodes" in outcome.output, str(outcome)
 
 
 # -- the numbers that are summed ---------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(rank
         (tmp_path / "no" / "a.png", "there is no folder"),
     ):
         outcome = run_mpi(ranks, ["-c", WITHOUT_MATPLOTLIB, "--bytes", "64", "--plot", str(file)])
-        assert outcome.code == 2 and text in outcome.output, str(outcome)
+        assert outcome.failed_with(2) and text in outcome.output, str(outcome)
         assert "calibration" not in outcome.output and not file.exists()
 
 
