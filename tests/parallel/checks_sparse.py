@@ -1,6 +1,7 @@
 """Tables on owners against a replica that every rank keeps: pulls, pushes, every path, partition and optimiser."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -85,6 +86,11 @@ def server_counts(comm):
     return sorted({0, 1, comm.Get_size() - 1} & set(range(comm.Get_size())))
 
 
+def homes_of(owners):
+    """More parts than owners, not in turn; where there are several owners, one has none."""
+    return tuple((3 * part + part // 3) % max(1, owners - 1) for part in range(2 * owners + 1))
+
+
 def check_every_path_partition_and_round(comm):
     for servers, partition, path in itertools.product(
         server_counts(comm), ("block", "cyclic"), ("shared", "message", "get")
@@ -92,6 +98,7 @@ def check_every_path_partition_and_round(comm):
         specs = [
             spec("wide", 301, 33, partition, optim.Adagrad(0.1)),
             spec("thin", 97, 1, partition, optim.Adagrad(0.1)),
+            replace(spec("parts", 53, 3, partition, optim.Adagrad(0.1)), homes=homes_of(servers or comm.Get_size())),
         ]
         for slot in (None, 64):
             on_world(comm, servers, lambda world, s=specs, p=path, b=slot: train(world, s, 4, p, b))

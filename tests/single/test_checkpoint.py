@@ -285,7 +285,30 @@ def test_a_wrong_shard_is_refused(change, text):
         TableShard(**(right | change))
 
 
-def test_one_shard_of_a_table_per_server(tmp_path):
+def test_a_server_may_hold_several_parts_of_a_table(tmp_path):
+    values = table(11)
+    directory = checkpoint.begin(tmp_path, 1)
+    records = []
+    for server, parts in enumerate([(0, 3), (1,), (2,)]):
+        shards = [TableShard("e", 11, 3, "cyclic", p, 4, values[p::4], {"m": -values[p::4]}) for p in parts]
+        records.append(checkpoint.write_server(directory, server, 3, shards))
+    records.append(checkpoint.write_dense(directory, {}, {}, {}, {}))
+    checkpoint.commit(directory, 1, records, {})
+    saved = Checkpoint.open(directory)
+    for first, stride, count in ((0, 1, 11), (1, 2, 5), (3, 4, 2)):
+        rows, state = saved.read_rows("e", first, stride, count)
+        assert np.array_equal(rows, values[first::stride][:count]) and np.array_equal(state["m"], -rows)
+    assert sum(len(slab) for key, slab in saved.each_slab("e") if key == "values") == 11
+    with h5py.File(directory / "index.h5") as file:
+        assert np.array_equal(file["/parameters/e"][:], values) and np.array_equal(file["/optimizer/e/m"][:], -values)
+
+
+def test_a_row_lies_in_one_shard_only(tmp_path):
     shard = TableShard("e", 10, 3, "block", 0, 1, table(5))
-    with pytest.raises(CheckpointError, match="'e': two shards on server 0"):
-        checkpoint.write_server(checkpoint.begin(tmp_path, 1), 0, 1, [shard, shard])
+    directory = checkpoint.begin(tmp_path, 1)
+    records = [
+        checkpoint.write_server(directory, 0, 1, [shard, shard]),
+        checkpoint.write_dense(directory, {}, {}, {}, {}),
+    ]
+    with pytest.raises(CheckpointError, match="hold the same rows"):
+        checkpoint.commit(directory, 1, records, {})

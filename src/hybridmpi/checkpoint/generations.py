@@ -231,9 +231,10 @@ def _join_tables(records: Sequence[FileRecord]) -> dict[str, Any]:
     """Return every table with its shards in the order of servers; raise CheckpointError unless they fit together."""
     tables: dict[str, Any] = {}
     for record in sorted(records, key=lambda record: record.contents.get("server", -1)):
-        for name, shard in record.contents.get("tables", {}).items():
+        for shard in record.contents.get("shards", []):
+            name = shard["name"]
             common = {key: shard[key] for key in ("rows", "dim", "dtype", "kind", "slots")}
-            place = {"file": record.name} | {key: shard[key] for key in ("first", "stride", "count")}
+            place = {"file": record.name} | {key: shard[key] for key in ("path", "first", "stride", "count")}
             table = tables.setdefault(name, common | {"shards": []})
             for key, value in common.items():
                 if table[key] != value:

@@ -31,15 +31,15 @@ def write_index(directory: Path, step: int, dense: dict[str, Any], tables: dict[
         for group in ("carried", "meta", *(["vocabulary"] if dense["words"] is not None else [])):
             file[f"/{group}"] = h5py.ExternalLink(DENSE_FILE, f"/{group}")
         for name, table in tables.items():
-            _join(file, f"/parameters/{name}", f"/tables/{name}/values", table, table["dtype"])
+            _join(file, f"/parameters/{name}", "values", table, table["dtype"])
             for slot, dtype in table["slots"].items():
-                _join(file, f"/optimizer/{name}/{slot}", f"/tables/{name}/state/{slot}", table, dtype)
+                _join(file, f"/optimizer/{name}/{slot}", f"state/{slot}", table, dtype)
 
     return write_file(directory, INDEX_FILE, {}, describe, {})
 
 
 def _join(file: h5py.File, path: str, source: str, table: dict[str, Any], dtype: str) -> None:
-    """Create at `path` the table whose shards are the datasets `source` of the servers' files.
+    """Create at `path` the table whose shards are the datasets `source` at the shards' paths.
 
     Through h5py's low level: its `create_virtual_dataset` stamps the time, and equal models should give equal bytes.
     """
@@ -54,7 +54,7 @@ def _join(file: h5py.File, path: str, source: str, table: dict[str, Any], dtype:
         if 0 not in part:
             space.select_hyperslab((shard["first"], 0), part, (shard["stride"], 1))
             # HDF5 reads '%' in the names of virtual sources as a block number, '%%' as itself.
-            dataset = source.replace("%", "%%")
+            dataset = f"{shard['path']}/{source}".replace("%", "%%")
             creation.set_virtual(space, shard["file"].encode(), dataset.encode(), h5py.h5s.create_simple(part))
     joined = h5py.h5d.create(file.id, None, h5py.h5t.py_create(np.dtype(dtype)), space, dcpl=creation)
     file[path] = h5py.Dataset(joined)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridmpi.errors import CheckpointError
 
-FORMAT = 1
+FORMAT = 2
 DENSE_FILE = "dense.h5"
 INDEX_FILE = "index.h5"
 MANIFEST_FILE = "manifest.json"
@@ -79,7 +79,7 @@ def overlap(a: Progression, b: Progression) -> Overlap | None:
 
 @dataclass(frozen=True)
 class TableShard:
-    """The rows of table `name` that one server holds: its local row i is the global row first + i * stride.
+    """Rows of table `name` that one server holds, all or some of them: row i is the global row first + i * stride.
 
     `values` is [n, dim] and every array of `state` (one per optimiser slot) has the same shape; `rows` counts the whole
     table. `kind` is "block" (stride 1) or "cyclic". Raises CheckpointError on construction for anything else.

@@ -19,15 +19,24 @@ from hybridmpi.errors import CheckpointError
 
 
 @dataclass(frozen=True)
+class SavedShard:
+    """Some rows of a table: the file and the group in it that hold them."""
+
+    file: str
+    path: str
+    span: Progression
+
+
+@dataclass(frozen=True)
 class SavedTable:
-    """What a checkpoint holds of one table: `slots` maps optimiser slots to dtypes, `shards` file names to rows."""
+    """What a checkpoint holds of one table: `slots` maps optimiser slots to dtypes; its rows are in `shards`."""
 
     rows: int
     dim: int
     dtype: np.dtype
     kind: str
     slots: dict[str, np.dtype]
-    shards: dict[str, Progression]
+    shards: tuple[SavedShard, ...]
 
 
 @dataclass(frozen=True)
@@ -128,13 +137,13 @@ class Checkpoint:
             )
         dtypes = {"values": saved.dtype} | {f"state/{slot}": dtype for slot, dtype in saved.slots.items()}
         out = {key: np.empty((count, saved.dim), dtype) for key, dtype in dtypes.items()}
-        for name, span in saved.shards.items():
-            shared = overlap(span, wanted)
+        for shard in saved.shards:
+            shared = overlap(shard.span, wanted)
             if shared is None or not saved.dim:
                 continue
-            with reading(self.directory / name) as file:
+            with reading(self.directory / shard.file) as file:
                 for key, array in out.items():
-                    dataset = _dataset(file, f"/tables/{table}/{key}", (span.count, saved.dim))
+                    dataset = _dataset(file, f"{shard.path}/{key}", (shard.span.count, saved.dim))
                     _read_overlap(dataset, shared, array)
         return out.pop("values"), {slot: out[f"state/{slot}"] for slot in saved.slots}
 
@@ -176,10 +185,10 @@ class Checkpoint:
         if name in self.tables:
             table = self.tables[name]
             keys = {"values": "values"} | {slot: f"state/{slot}" for slot in table.slots}
-            for shard, span in table.shards.items():
-                with reading(self.directory / shard) as file:
+            for shard in table.shards:
+                with reading(self.directory / shard.file) as file:
                     for key, path in keys.items():
-                        dataset = _dataset(file, f"/tables/{name}/{path}", (span.count, table.dim))
+                        dataset = _dataset(file, f"{shard.path}/{path}", (shard.span.count, table.dim))
                         yield from ((key, slab) for slab in _read_slabs(dataset))
             return
         saved = self.parameters[name]
@@ -258,7 +267,9 @@ def _saved_table(entry: dict[str, Any]) -> SavedTable:
         np.dtype(entry["dtype"]),
         entry["kind"],
         {slot: np.dtype(dtype) for slot, dtype in entry["slots"].items()},
-        {s["file"]: Progression(s["first"], s["stride"], s["count"]) for s in entry["shards"]},
+        tuple(
+            SavedShard(s["file"], s["path"], Progression(s["first"], s["stride"], s["count"])) for s in entry["shards"]
+        ),
     )
 
 

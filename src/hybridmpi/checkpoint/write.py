@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,41 +22,45 @@ def write_server(directory: Path, server: int, servers: int, tables: Sequence[Ta
     """Write server-NNN.h5, the shards that server `server` of `servers` holds, into `directory`. Local.
 
     /tables/NAME carries the attributes rows, dim, kind, first, stride and the datasets values and state/SLOT, each [n,
-    dim]. Nothing is copied as a whole. Returns the record that `commit` wants. Raises CheckpointError when two shards
-    belong to one table, when `directory` already holds a whole generation, or when the file cannot be written.
+    dim]; of several shards of one table, each has a group part-NNN there. Nothing is copied as a whole. Returns the
+    record that `commit` wants. Raises CheckpointError when `directory` already holds a whole generation, or when the
+    file cannot be written.
     """
     if not 0 <= server < servers:
         raise CheckpointError(f"server {server} of {servers}: expected a number from 0 to {servers - 1}")
     _check_open(directory)
     arrays: dict[str, np.ndarray] = {}
-    shards: dict[str, Any] = {}
+    shards: list[dict[str, Any]] = []
+    several = Counter(table.name for table in tables)
+    numbers: Counter[str] = Counter()
     for table in tables:
-        if table.name in shards:
-            raise CheckpointError(f"table '{table.name}': two shards on server {server}; expected one shard per server")
         path = f"/tables/{table.name}"
+        if several[table.name] > 1:
+            path += f"/part-{numbers[table.name]:03d}"
+            numbers[table.name] += 1
         arrays[f"{path}/values"] = table.values
         arrays |= {f"{path}/state/{slot}": table.state[slot] for slot in sorted(table.state)}
-        shards[table.name] = {
+        shards.append({
+            "name": table.name,
             "rows": table.rows,
             "dim": table.dim,
             "dtype": table.values.dtype.name,
             "kind": table.kind,
             "slots": {slot: table.state[slot].dtype.name for slot in sorted(table.state)},
+            "path": path,
             "first": table.first,
             "stride": table.stride,
             "count": len(table.values),
-        }
+        })  # fmt: skip
     _check_dtypes(arrays)
 
     def describe(file: h5py.File) -> None:
         file.attrs.update(format=FORMAT, server=server, servers=servers)
-        for name, shard in shards.items():
-            file[f"/tables/{name}"].attrs.update(
-                {key: shard[key] for key in ("rows", "dim", "kind", "first", "stride")}
-            )
+        for shard in shards:
+            file[shard["path"]].attrs.update({key: shard[key] for key in ("rows", "dim", "kind", "first", "stride")})
 
     return write_file(
-        Path(directory), server_file(server), arrays, describe, {"server": server, "servers": servers, "tables": shards}
+        Path(directory), server_file(server), arrays, describe, {"server": server, "servers": servers, "shards": shards}
     )
 
 

@@ -91,7 +91,7 @@ def make_plan(
     holder = "compute rank" if world.embedded else "server"
     by = ", ".join(sorted({"shared memory" if p == "shared" else f"{p}s" for p in paths}))
     for spec in specs:
-        sizes = [spec.map(owners).range_of(owner)[2] for owner in range(owners)]
+        sizes = [spec.map(owners).count_of(owner) for owner in range(owners)]
         dealt = f", {spec.partition}, {min(sizes):,} to {max(sizes):,} rows each" if owners > 1 else ""
         entries.append(
             Entry(

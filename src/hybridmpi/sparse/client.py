@@ -83,7 +83,7 @@ class Client:
             return
         spec = self.specs[table]
         for owner, way in enumerate(self.paths):
-            count = self._maps[table].range_of(owner)[2]
+            count = self._maps[table].count_of(owner)
             if way == "shared" or count == 0:
                 continue
             local = np.unique(np.linspace(0, count - 1, min(CALIBRATION_ROWS, count)).astype(np.int64))
@@ -156,7 +156,7 @@ class Client:
         key = owner, table
         if key not in self._shared:
             spec, start = self.specs[table], self._offsets[owner][table]
-            count = self._maps[table].range_of(owner)[2]
+            count = self._maps[table].count_of(owner)
             memory = self.memory.of(self.world.owners[owner])[start : start + count * spec.row_bytes]
             self._shared[key] = memory.view(spec.dtype).reshape(count, spec.dim)
         return self._shared[key]

@@ -9,15 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hybridmpi.kernels import gather
 from hybridmpi.sparse.exchange import Exchange
+from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, read_push
 from hybridmpi.world import World
+
+if TYPE_CHECKING:
+    from hybridmpi.checkpoint import Checkpoint
+
+# An owner without rows of a table says so in a checkpoint: a table may have no rows at all.
+NO_ROWS = Piece(0, 0, 1, 0, 0)
 
 # Rows are loaded in slabs of so many bytes: memory stays bounded beside the shard itself.
 LOAD_BYTES = 64 << 20
@@ -121,8 +128,18 @@ class Server:
         from hybridmpi.checkpoint import TableShard, write_server
 
         tables = [
-            TableShard(s.spec.name, s.spec.rows, s.spec.dim, s.spec.partition, s.first, s.stride, s.values, s.state)
-            for s in self.shards
+            TableShard(
+                shard.spec.name,
+                shard.spec.rows,
+                shard.spec.dim,
+                shard.spec.partition,
+                piece.first,
+                piece.stride,
+                shard.values[piece.rows],
+                {slot: array[piece.rows] for slot, array in shard.state.items()},
+            )
+            for shard in self.shards
+            for piece in shard.pieces or (NO_ROWS,)
         ]
         return write_server(Path(directory), self.index, len(self.world.owners), tables)
 
@@ -132,13 +149,20 @@ class Server:
 
         saved = Checkpoint.open(directory)
         for shard in self.shards:
-            slab = max(1, LOAD_BYTES // shard.spec.row_bytes)
-            for start in range(0, shard.count, slab):
-                rows = slice(start, min(start + slab, shard.count))
-                first = shard.first + start * shard.stride
-                values, state = saved.read_rows(shard.spec.name, first, shard.stride, rows.stop - rows.start)
-                shard.values[rows] = values
-                for slot, array in state.items():
-                    shard.state[slot][rows] = array
+            for piece in shard.pieces:
+                _load(saved, shard, piece)
         self.applied = applied
         self.publish()
+
+
+def _load(saved: Checkpoint, shard: Shard, piece: Piece) -> None:
+    """Read the rows of a part, with their state, from a checkpoint."""
+    slab = max(1, LOAD_BYTES // shard.spec.row_bytes)
+    for start in range(0, piece.count, slab):
+        count = min(slab, piece.count - start)
+        rows = slice(piece.start + start, piece.start + start + count)
+        first = piece.first + start * piece.stride
+        values, state = saved.read_rows(shard.spec.name, first, piece.stride, count)
+        shard.values[rows] = values
+        for slot, array in state.items():
+            shard.state[slot][rows] = array

@@ -56,7 +56,7 @@ class Service:
             shards = []
             for table, spec in enumerate(specs):
                 start = offsets[owner][table]
-                count = spec.map(owners).range_of(owner)[2]
+                count = spec.map(owners).count_of(owner)
                 memory = self.memory.own[start : start + count * spec.row_bytes]
                 shards.append(Shard(spec, owner, owners, memory))
             self.server = Server(world, self.exchange, shards)
@@ -136,7 +136,7 @@ def row_layout(specs: list[TableSpec], owners: int) -> tuple[list[list[int]], li
         at, starts = 0, []
         for spec in specs:
             starts.append(at)
-            at += -(-spec.map(owners).range_of(owner)[2] * spec.row_bytes // 64) * 64
+            at += -(-spec.map(owners).count_of(owner) * spec.row_bytes // 64) * 64
         offsets.append(starts)
         sizes.append(at)
     return offsets, sizes

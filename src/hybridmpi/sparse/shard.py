@@ -72,9 +72,11 @@ class Shard:
     def __init__(self, spec: TableSpec, owner: int, owners: int, memory: np.ndarray) -> None:
         """`memory`: the bytes that hold the values, n * dim * itemsize of them."""
         self.spec = spec
-        self.first, self.stride, self.count = spec.map(owners).range_of(owner)
+        partition = spec.map(owners)
+        self.pieces, self.count = partition.pieces[owner], partition.count_of(owner)
         self.values = memory.view(spec.dtype).reshape(self.count, spec.dim)
-        initialise(self.values, spec, self.first, self.stride)
+        for piece in self.pieces:
+            initialise(self.values[piece.rows], spec, piece.first, piece.stride)
         self.state: dict[str, np.ndarray] = spec.optimizer.new_state(self.values)
         self.staging = Staging(spec.dim, spec.dtype)
         self._sums = np.empty((0, spec.dim), spec.dtype)

@@ -18,7 +18,8 @@ class TableSpec:
 
     `initial`: ("uniform", low, high), ("normal", mean, deviation) or ("constant", value); the value of a row depends on
     seed, table name and row only, never on the number of servers. `reduction`: "mean" weights every rank's gradient by
-    its examples, "sum" adds them. `optimizer`: a row optimiser of hybridmpi.optim.
+    its examples, "sum" adds them. `optimizer`: a row optimiser of hybridmpi.optim. `homes`: the owner of each part of
+    the partition; None: one part for each owner.
     """
 
     name: str
@@ -30,6 +31,7 @@ class TableSpec:
     partition: Kind
     optimizer: Any
     seed: int
+    homes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.rows < 0 or self.dim < 1:
@@ -41,7 +43,9 @@ class TableSpec:
 
     def map(self, owners: int) -> Partition:
         """Return the partition map over `owners`. Local."""
-        return Partition(self.rows, owners, self.partition)
+        if self.homes is None:
+            return Partition.even(self.rows, owners, self.partition)
+        return Partition(self.rows, owners, self.partition, self.homes)
 
     @property
     def row_bytes(self) -> int:
