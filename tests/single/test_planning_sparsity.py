@@ -70,7 +70,9 @@ def test_the_sampler_draws_as_many_rows_as_expected():
     assert abs(np.mean(seen) - expected_rows([Draws(LogUniform(20_000), 512)])) < 5 * np.std(seen) / 10
 
 
-@pytest.mark.parametrize("frequencies", [Zipf(300_000, 1.0), Zipf(300_000, 0.6), Zipf(300_000, 1.6), LogUniform(300_000)])
+@pytest.mark.parametrize(
+    "frequencies", [Zipf(300_000, 1.0), Zipf(300_000, 0.6), Zipf(300_000, 1.6), LogUniform(300_000)]
+)
 @pytest.mark.parametrize("part", [None, Progression(3, 7, 42_000), Progression(150_000, 1, 150_000)])
 def test_sums_by_ranges_hold_the_sum_row_by_row(frequencies, part):
     ids = np.arange(frequencies.rows) if part is None else part.first + np.arange(part.count) * part.stride

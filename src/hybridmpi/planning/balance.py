@@ -30,7 +30,7 @@ class Move(NamedTuple):
 
 
 def part_access(draws: Sequence[Draws], partition: Partition, ranks: float = 1) -> np.ndarray:
-    """Return how many distinct rows of each part `ranks` ranks are expected to touch together, float64 [parts]. Local."""
+    """Return how many distinct rows of each part `ranks` ranks should touch together, float64 [parts]. Local."""
     access = np.zeros(partition.parts)
     for held in partition.pieces:
         for piece in held:

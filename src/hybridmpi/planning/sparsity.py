@@ -170,7 +170,7 @@ def expected_rows_within(
 
 
 def alike(rows: int, touched: float) -> Draws:
-    """Return draws that touch `touched` of `rows` rows, all alike: for a sparsity that is known as a number only. Local.
+    """Return draws that touch `touched` of `rows` rows, all alike: for a sparsity known as a number only. Local.
 
     Rows that are alike are shared by few ranks: what several of them touch together is then estimated too high.
     """
