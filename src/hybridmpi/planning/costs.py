@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from hybridmpi.errors import UsageError
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.workload import Dense, Sparse, Touched
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
@@ -28,7 +29,8 @@ BYTES_ON_WIRE = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
 
 @dataclass(frozen=True)
 class Transport:
-    """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed; wires between nodes."""
+    """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed. Between nodes:
+    `row_wire`, the form of rows to and from owners, and `dense_wire`, of what is summed."""
 
     local: bool = False
     row_wire: str = "float32"
@@ -77,6 +79,7 @@ def add_parameter(
     """Add what a parameter costs by a way to `cost`. `touched`: of a table. Local.
 
     A dense parameter at the owners is a table of one row for each of its first dimension, all of them touched.
+    Raises UsageError for rows touched on another machine.
     """
     if isinstance(parameter, Dense):
         if way == "allreduce":
@@ -84,6 +87,12 @@ def add_parameter(
             cost["update"].rank_work += parameter.bytes * (1 + parameter.slots) * machine.update_byte
             return
         parameter, touched = as_table(parameter, machine)
+    if touched is None or len(touched.at_owner) != machine.owners:
+        owners = "no" if touched is None else len(touched.at_owner)
+        raise UsageError(
+            f"table '{parameter.name}': rows touched at {owners} owners, and the machine has {machine.owners}: "
+            "expected Touched.expected or Touched.measured for the same machine"
+        )
     if way == "ps":
         _pull(cost["pull"], parameter, touched, machine, transport)
         _push(cost, parameter, touched, machine, transport)

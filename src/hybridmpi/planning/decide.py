@@ -6,6 +6,7 @@ all that counts: `crossover_alpha` is that ratio with row ids, messages and the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -41,7 +42,7 @@ class Decision:
     crossover: float | None = None
 
 
-def ways_of(parameter: Dense | Sparse, machine: Machine) -> tuple[Way, ...]:
+def possible_ways(parameter: Dense | Sparse, machine: Machine) -> tuple[Way, ...]:
     """Return the ways that a parameter can go. Local.
 
     Nothing dense is gathered; a table is not copied to every rank if that takes too much memory, or for one rank only.
@@ -61,24 +62,42 @@ def usual_ways(workload: Workload) -> dict[str, Way]:
     return {p.name: "ps" if isinstance(p, Sparse) else "allreduce" for p in workload.parameters}
 
 
-def choose_ways(workload: Workload, machine: Machine, transport: Transport, current: Ways | None = None) -> Ways:
+def ways_of_mode(mode: Mode, workload: Workload) -> dict[str, Way]:
+    """Return the way of every parameter in a mode, in "hybrid" before anything is known of it. Local."""
+    if mode == "hybrid":
+        return usual_ways(workload)
+    dense: Way = "ps" if mode == "ps" else "allreduce"
+    return {p.name: dense if isinstance(p, Dense) else mode for p in workload.parameters}
+
+
+def choose_ways(
+    workload: Workload, machine: Machine, transport: Transport, current: Ways | None = None
+) -> dict[str, Way]:
     """Return the way of every parameter in mode "hybrid". Local; the same on ranks that give the same numbers.
 
-    One parameter after another takes what makes the step shortest, beside what the others do. `current`: the ways of a
-    running job, which a parameter leaves only for what is worth a change.
+    One parameter after another takes what makes the step shortest, beside what the others do, beginning with the best
+    mode. `current`: the ways of a running job, where it begins, and which a parameter leaves only if that is worth it.
     """
-    ways = dict(current or usual_ways(workload))
+    ways = dict(current) if current else min(
+        (_possible(ways_of_mode(mode, workload), workload, machine) for mode in MODES),
+        key=lambda ways: predict(workload, ways, machine, transport).seconds.step,
+    )  # fmt: skip
     for _ in range(ROUNDS):
         before = dict(ways)
         for parameter in workload.parameters:
             seconds = added_seconds(parameter, workload, ways, machine, transport)
             here = ways[parameter.name]
             best = min(seconds, key=seconds.__getitem__)
-            if current is None or here not in seconds or seconds[best] < seconds[here] * WORTH_CHANGING:
+            limit = seconds.get(here, math.inf) * (WORTH_CHANGING if current else 1.0)
+            if seconds[best] < limit:
                 ways[parameter.name] = best
         if ways == before:
             break
     return ways
+
+
+def _possible(ways: Ways, workload: Workload, machine: Machine) -> dict[str, Way]:
+    return {p.name: ways[p.name] if ways[p.name] in possible_ways(p, machine) else "ps" for p in workload.parameters}
 
 
 def added_seconds(
@@ -88,7 +107,7 @@ def added_seconds(
     without = predict(workload.without(parameter.name), ways, machine, transport).seconds.step
     return {
         way: predict(workload, {**ways, parameter.name: way}, machine, transport).seconds.step - without
-        for way in ways_of(parameter, machine)
+        for way in possible_ways(parameter, machine)
     }
 
 
@@ -144,15 +163,10 @@ def crossover_alpha(
     return high
 
 
-def modes(workload: Workload, machine: Machine, transport: Transport) -> dict[Mode, Prediction]:
+def predict_modes(workload: Workload, machine: Machine, transport: Transport) -> dict[Mode, Prediction]:
     """Return the predicted step in every mode, "hybrid" with the ways that `choose_ways` returns. Local."""
-    dense, tables = [p.name for p in workload.dense], [t.name for t in workload.tables]
-    ways: dict[Mode, Ways] = {
-        "hybrid": choose_ways(workload, machine, transport),
-        "ps": dict.fromkeys(dense + tables, "ps"),
-        "allreduce": dict.fromkeys(dense + tables, "allreduce"),
-        "allgather": {**dict.fromkeys(dense, "allreduce"), **dict.fromkeys(tables, "allgather")},
-    }
+    ways = {mode: ways_of_mode(mode, workload) for mode in MODES}
+    ways["hybrid"] = choose_ways(workload, machine, transport)
     return {mode: predict(workload, ways[mode], machine, transport) for mode in MODES}
 
 
