@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # What a byte can be. Row ids and row values are apart, so that the counters can be held against the formulas.
-CATEGORIES = ("allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "control")
+CATEGORIES = ("allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "gather_ids", "gather_rows", "control")
 
 
 class Traffic:

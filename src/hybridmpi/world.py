@@ -266,6 +266,26 @@ class World:
             raise RemoteError(f"rank {self.clients[0]}: {value}")
         return value
 
+    def together(self, function: Callable[[], Any]) -> list[Any]:
+        """Run `function` on every compute rank and return all results, by rank, on each. Collective over compute.
+
+        An exception on one rank is raised on all: there as it is, elsewhere as RemoteError with its text. Results must
+        be small and picklable.
+        """
+        failure: BaseException | None = None
+        mine: tuple[bool, Any]
+        try:
+            mine = (True, function())
+        except Exception as error:
+            failure, mine = error, (False, describe(error))
+        everybody = self.gather(mine)
+        if failure is not None:
+            raise failure
+        for rank, (done, value) in zip(self.clients, everybody, strict=True):
+            if not done:
+                raise RemoteError(f"rank {rank}: {value}")
+        return [value for _, value in everybody]
+
     def broadcast(self, value: Any) -> Any:
         """Send compute rank 0's picklable `value` to every compute rank, without spinning. Collective over compute."""
         import pickle
