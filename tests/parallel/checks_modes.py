@@ -159,7 +159,7 @@ def check_wrong_modes_are_refused(comm):
                 {"modes": {"tabel": "ps"}},
                 "no parameter has such a name; the model has linear.weight, linear.bias, table",
             ),
-            ({"modes": {"linear.*": "allgather"}}, "are dense, without rows to gather"),
+            ({"modes": {"linear.*": "allgather"}}, "dense parameters, without rows to gather"),
         ):
             try:
                 hm.Trainer(world, Regression(), optim.SGD(0.1), **options)

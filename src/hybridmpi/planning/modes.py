@@ -44,7 +44,7 @@ def ways_of(
             )
         if given == "allgather" and all(name in dense for name in fitting):
             raise UsageError(
-                f"mode of '{pattern}' = 'allgather': {', '.join(fitting)} {'is' if len(fitting) == 1 else 'are'} dense, "
+                f"mode of '{pattern}' = 'allgather': {', '.join(fitting)}: dense parameters, "
                 "without rows to gather: expected 'allreduce' or 'ps'"
             )
 
