@@ -52,7 +52,7 @@ def main() -> int:
     rows = []
     for hosts in options.hosts:
         with Cluster(hosts, options.rate) as cluster:
-            rows += _measure(cluster, hosts, CASES if hosts > 1 else {"hybrid": CASES["hybrid"]}, options, [])
+            rows += _measure(cluster, hosts, CASES, options, [])
             if options.sweep and hosts == max(options.hosts):
                 for words in SWEEP:
                     cases = {name: CASES[name] for name in ("hybrid", PLAIN)}
