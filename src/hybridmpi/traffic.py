@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 # What a byte can be. Row ids and row values are apart, so that the counters can be held against the formulas.
-CATEGORIES = ("allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "moved", "control")
+CATEGORIES = (
+    "allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "gather_ids", "gather_rows", "moved", "control"
+)  # fmt: skip
 
 
 class Traffic:

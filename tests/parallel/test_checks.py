@@ -43,6 +43,11 @@ def test_moving(ranks):
     run_checks("checks_moving", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_modes(ranks):
+    run_checks("checks_modes", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)

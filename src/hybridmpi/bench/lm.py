@@ -27,8 +27,9 @@ from hybridmpi.bench.measure import at_least, require, row, server_count, signif
 from hybridmpi.data import Batch, ZipfStreams
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.optim import Adagrad
+from hybridmpi.roles import Servers
 from hybridmpi.training.trainer import StepResult, Trainer
-from hybridmpi.world import Servers, World
+from hybridmpi.world import World
 
 RATE, INITIAL = 0.1, 0.1
 WARMUP_STEPS = 3

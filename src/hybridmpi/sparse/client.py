@@ -82,7 +82,8 @@ class Client:
 
     def calibrate(self) -> None:
         """Time both ways to the owners on other nodes and keep the faster one for each. Local."""
-        table = max(range(len(self.specs)), key=lambda t: self.specs[t].row_bytes, default=None)
+        held = (table for table, partition in enumerate(self._maps) if partition.parts)
+        table = max(held, key=lambda t: self.specs[t].row_bytes, default=None)
         if table is None:
             return
         spec = self.specs[table]

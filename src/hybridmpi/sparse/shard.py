@@ -21,6 +21,9 @@ def initialise(values: np.ndarray, spec: TableSpec, first: int, stride: int) -> 
         kernels.uniform_rows(values, first, stride, spec.initial_seed(), *arguments)
     elif kind == "normal":
         kernels.normal_rows(values, first, stride, spec.initial_seed(), *arguments)
+    elif kind == "made":
+        (make,) = arguments
+        values[...] = make()[first::stride][: len(values)]
     else:
         raise UsageError(
             f"table '{spec.name}': initial values {spec.initial!r}: expected ('uniform', low, high), "
