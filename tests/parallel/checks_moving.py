@@ -72,9 +72,8 @@ def train_and_move(world, path, seed, steps=4):
         for table in rng.permutation(len(specs))[: rng.integers(0, len(specs) + 1)].tolist():
             old = service.specs[table]
             new = dealt_anew(old, owners, rng)
-            row_bytes = new.row_bytes * (1 + len(new.optimizer.slots))
             sent = service.relayout(table, new)
-            assert sent == row_bytes * rows_that_travel(old, new, owners), (old, new, sent)
+            assert sent == new.held_bytes * rows_that_travel(old, new, owners), (old, new, sent)
             moved += sent
     for table, s in enumerate(specs):
         assert np.array_equal(client.pull(table, np.arange(s.rows)), replica.values[table]), s
@@ -95,6 +94,49 @@ def check_training_goes_on_as_if_nothing_moved(comm):
 def check_between_nodes(comm):
     for servers in server_counts(comm):
         on_world(comm, servers, lambda world: train_and_move(world, "auto", 99), nodes_of_ranks=lambda rank: rank)
+
+
+def check_a_table_becomes_a_replica_and_returns(comm):
+    """Steps at owners, with a replica on every compute rank, and at owners again: values and state come along."""
+
+    def main(world):
+        rule = optim.Adam(0.01)
+        specs = [spec("t", 41, 3, "cyclic", rule), spec("other", 5, 2, "block", rule)]
+        service, oracle = Service.open(world, specs), Replica(specs)
+        values = np.zeros((41, 3), np.float32)
+        replica = [values, *rule.new_state(values).values()]
+        state = dict(zip(rule.slots, replica[1:], strict=True))
+        ids, ones = np.arange(0, 41, 3), np.ones((14, 3), np.float32)
+        total = float(len(world.clients))
+        for step in range(6):
+            if step == 2:
+                service.relayout(0, replace(service.specs[0], homes=()), replica)
+            if step == 4:
+                homes = tuple(part % len(world.owners) for part in range(3))
+                service.relayout(0, replace(service.specs[0], homes=homes, partition="block"), replica)
+            if 2 <= step < 4:
+                assert np.array_equal(values, oracle.values[0])
+                service.client.push([], 1.0)
+                rule.update_rows(values, state, ids, ones, step + 1)
+            else:
+                assert np.array_equal(service.client.pull(0, np.arange(41)), oracle.values[0])
+                service.client.push([(0, ids, ones * (world.compute.Get_rank() == 0) * total)], 1.0)
+            oracle.step(step + 1, [(1.0, [(0, ids, ones)])])
+        assert np.array_equal(service.client.pull(0, np.arange(41)), oracle.values[0])
+        for wrong in (
+            lambda: service.relayout(0, service.specs[0], replica),
+            lambda: service.relayout(0, replace(service.specs[0], homes=())),
+        ):
+            try:
+                wrong()
+            except UsageError as error:
+                assert "a replica" in str(error)
+            else:
+                raise AssertionError("moved without a place to go to")
+        service.close()
+
+    for servers in server_counts(comm):
+        on_world(comm, servers, main)
 
 
 def check_replicas_and_owners_in_rounds(comm):

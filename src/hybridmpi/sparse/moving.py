@@ -38,6 +38,12 @@ class Layout:
     held: tuple[tuple[Rows, ...], ...]
 
     @classmethod
+    def of(cls, world: World, partition: Partition) -> Layout:
+        """Return where the rows of a partition lie: its parts at their owners; without parts, a replica on every
+        compute rank. Local."""
+        return cls.of_owners(world, partition) if partition.parts else cls.of_replicas(world, partition.rows)
+
+    @classmethod
     def of_owners(cls, world: World, partition: Partition) -> Layout:
         """Return the layout in which each owner holds its parts. Local."""
         pieces = dict(zip(world.owners, partition.pieces, strict=True))
@@ -139,8 +145,8 @@ def move(
     old: Layout,
     new: Layout,
     row_bytes: int,
-    sources: list[np.ndarray],
-    targets: list[np.ndarray],
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
     traffic: Traffic,
     round_bytes: int = ROUND_BYTES,
 ) -> int:
@@ -186,7 +192,7 @@ class _Rounds:
         # Each begins with another receiver.
         self.receivers = sorted((r for s, r in rows if s == me), key=lambda rank: (rank - me) % world.size)
 
-    def run(self, sources: list[np.ndarray], targets: list[np.ndarray], traffic: Traffic) -> None:
+    def run(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], traffic: Traffic) -> None:
         """Send and take all rounds."""
         world = self.world
         mpi, me = world.mpi, world.rank

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
@@ -126,12 +129,14 @@ class Service:
         owners = self.world.owners
         return Shard(spec, owners.index(self.world.rank), len(owners), memory.own)
 
-    def relayout(self, table: int, spec: TableSpec) -> int:
+    def relayout(self, table: int, spec: TableSpec, replica: Sequence[np.ndarray] = ()) -> int:
         """Deal a table's rows to the parts and owners of `spec`, with their optimiser state, after all pushed steps are
         applied; return the bytes that travelled. Collective over compute; the servers are told.
 
-        Later pulls and steps give the same bits as without it. An owner holds its old and its new rows of this table
-        for a moment. Raises UsageError, before anything changes, for a spec that differs in more than where rows lie.
+        `replica`: where rows come from, or go to, when the table has no parts, before or then, and lies on every
+        compute rank: this one's arrays [rows, dim], values first, then each slot of the optimiser's state. Later pulls
+        and steps give the same bits as without it. An owner holds its old and its new rows of this table for a moment.
+        Raises UsageError, before anything changes, for a spec that differs in more than where rows lie.
         """
         old = self.specs[table]
         if replace(spec, partition=old.partition, homes=old.homes) != old:
@@ -139,24 +144,29 @@ class Service:
                 f"table '{old.name}': rows that move can change their partition and their homes only; got {spec}"
             )
         spec.map(len(self.world.owners))  # raises if it cannot be
+        if (old.homes == () or spec.homes == ()) != bool(replica):
+            raise UsageError(
+                f"table '{old.name}': a replica of it is needed where it has no parts, before or then, and only there"
+            )
         # Until all are here, somebody may pull rows where they lie now.
         self.world.barrier()
         arguments = {"table": table, "spec": spec, "pushed": self.client.pushed}
         command_servers(self.world, "relayout", self.number, arguments)
-        return self._relayout(**arguments)
+        return self._relayout(**arguments, replica=replica)
 
-    def _relayout(self, table: int, spec: TableSpec, pushed: int) -> int:
+    def _relayout(self, table: int, spec: TableSpec, pushed: int, replica: Sequence[np.ndarray] = ()) -> int:
         world, server, client = self.world, self.server, self.client
-        old, new = (Layout.of_owners(world, s.map(len(world.owners))) for s in (self.specs[table], spec))
+        old, new = (s.map(len(world.owners)) for s in (self.specs[table], spec))
         memory = self._row_memory(spec)
         sources, targets = [], []
         if server is not None:
             server.wait_for(pushed)
             shard = self._shard(spec, memory)
             sources, targets = server.shards[table].arrays(), shard.arrays()
+        if client is not None:
+            sources, targets = (sources if old.parts else replica), (targets if new.parts else replica)
         traffic = client.traffic if client is not None else Traffic()
-        row_bytes = spec.row_bytes * (1 + len(spec.optimizer.slots))
-        sent = move(world, old, new, row_bytes, sources, targets, traffic)
+        sent = move(world, Layout.of(world, old), Layout.of(world, new), spec.held_bytes, sources, targets, traffic)
         del sources
         if server is not None:
             server.shards[table] = shard
