@@ -1,13 +1,17 @@
 """A trainer's tables dealt anew, balanced, and found again by a resumed run: the same losses as without."""
 
+import json
 import shutil
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 from checks_training import RULES, model_of, server_counts, streams_for
 
 import hybridmpi as hm
 from hybridmpi.errors import UsageError
+from hybridmpi.training.partition_search import PartitionTuning
+from hybridmpi.training.placement import at_owners
 
 
 def run(comm, servers, between, steps=6, **options):
@@ -133,3 +137,36 @@ def check_wrong_repartitions_are_named(comm):
                 raise AssertionError(f"no error: {text}")
 
     hm.run(main, servers=server_counts(comm)[-1], comm=comm)
+
+
+def check_the_search_changes_no_loss(comm):
+    """Every table gets its number of parts while training goes on; a run that resumes keeps what was found."""
+    steps, servers = 30, 2 if comm.Get_size() == 4 else 0
+    expected, kept = run(comm, servers, nothing, steps), []
+
+    def between(trainer, step):
+        if step == 0:
+            kept.append(PartitionTuning(trainer, warm_up=1, timed=1))
+            return
+        tuning = kept[0]
+        if text := tuning.step(SimpleNamespace(total_seconds=pretended(trainer, tuning))):
+            kept.append(text)
+        if step == steps:
+            again = PartitionTuning(trainer, json.loads(json.dumps(tuning.state())))
+            assert tuning.settled and again.settled and again.found == tuning.found
+            specs = {spec.name: spec for spec in trainer.exchange.specs}
+            assert all(len(specs[name].homes) == parts for name, parts in tuning.found.items())
+            if len(trainer.world.owners) > 1:
+                # The least of 3 / P + P / 3.
+                assert set(tuning.found.values()) == {3} and len(tuning.found) == len(trainer.tables)
+                assert len(kept) == 1 + len(tuning.found) and "3 parts, of ms a step with parts" in kept[1]
+
+    assert run(comm, servers, between, steps) == expected
+
+
+def pretended(trainer, tuning):
+    """The time of a step by the number of parts of the table that is searched, and by rank: the slowest counts."""
+    if tuning.settled:
+        return 1.0
+    parts = tuning.trainer.exchange.specs[at_owners(trainer)[tuning.waiting[0]]].map(len(trainer.world.owners)).parts
+    return (3 / parts + parts / 3) * (1 + trainer.world.compute.Get_rank()) / len(trainer.world.clients)
