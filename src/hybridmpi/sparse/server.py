@@ -120,8 +120,22 @@ class Server:
         return function(**arguments)
 
     def command_statistics(self) -> dict[str, Any]:
-        """Return the seconds this server worked and the rows it holds."""
-        return {"busy_seconds": self.busy_seconds, "rows": [shard.count for shard in self.shards]}
+        """Return the seconds this server worked, the rows it holds, and per table and part that lies here the rows
+        that were pushed to it since `forget_accesses`."""
+        accesses = [
+            {piece.part: int(count) for piece, count in zip(shard.pieces, shard.accesses, strict=True)}
+            for shard in self.shards
+        ]
+        return {
+            "busy_seconds": self.busy_seconds,
+            "rows": [shard.count for shard in self.shards],
+            "accesses": accesses,
+        }
+
+    def command_forget_accesses(self) -> None:
+        """Count the rows pushed to each part from here on."""
+        for shard in self.shards:
+            shard.accesses[:] = 0
 
     def command_save(self, directory: str, tables: list[str], files: int) -> Any:
         """Write this owner's shards of `tables` into a checkpoint directory; return the record of the file. `files`:

@@ -43,6 +43,12 @@ class SparseOptions:
 Stores = list[Table | Replica]
 
 
+def in_turn(number: int, parts: int, owners: int) -> tuple[int, ...]:
+    """Return owners in turn for the parts of a table; where there are fewer parts than owners, the next table begins
+    where this one ends. Local."""
+    return tuple((part + number * parts) % owners for part in range(parts))
+
+
 class TableExchange:
     """All tables of a model on a compute rank. Collective over compute; the servers come along.
 
@@ -82,6 +88,8 @@ class TableExchange:
         self.served = ServedParameters(served, stores)
         self._gather = RowGather(world, self.replicas("allgather"), client.traffic)
         self._sums = TableSums(world, self.replicas("allreduce"), make_allreduce, client.traffic)
+        # Tables that do not lie as the options say: a resumed run is to find them so again.
+        self.dealt_anew: set[int] = set()
         self.updates = 0
         self.gradients: list[SparseRows] = []
         self.found: list[str] = []
@@ -91,7 +99,15 @@ class TableExchange:
         owners = len(self.world.owners)
         if self.ways[self.specs[number].name] != "ps":
             return ()
-        return tuple((part + number * parts) % owners for part in range(parts)) if parts else None
+        return in_turn(number, parts, owners) if parts else None
+
+    def repartition(self, number: int, spec: TableSpec) -> int:
+        """Deal the rows of a table at owners as `spec` says; return the bytes that travelled. Collective over
+        compute; the servers come along."""
+        moved = self.service.relayout(number, spec)
+        self.specs[number] = spec
+        self.dealt_anew.add(number)
+        return moved
 
     def replicas(self, way: Way | None = None) -> list[Replica]:
         """Return the tables that every compute rank holds whole, all or those of one way. Local."""

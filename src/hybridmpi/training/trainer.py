@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from hybridmpi.nn import Module, clip_global_norm
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
+from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.dense import DenseExchange, DenseOptions
@@ -93,9 +94,14 @@ class Trainer:
         self.exchange = TableExchange(
             world, embeddings, served, ways, optimizer, seed, sparse, lambda nbytes: dense.open(world, nbytes)
         )
-        self.plan: Plan = make_plan(world, model.named_parameters(), self.exchange, self.buckets, self._dense.allreduce)
         self._closed = False
         world.on_close(self.close)
+
+    @property
+    def plan(self) -> Plan:
+        """How each parameter's gradient travels, and where its values live at present."""
+        named = self.model.named_parameters()
+        return make_plan(self.world, named, self.exchange, self.buckets, self._dense.allreduce)
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -265,6 +271,28 @@ class Trainer:
         counted = self.service.client.traffic.snapshot()
         counted["allreduce"] += sum(self._dense.allreduce.sent().values()) + self.exchange.sent()
         return counted
+
+    # -- where rows lie --------------------------------------------------------------------------------------------
+
+    def repartition(
+        self, name: str, parts: int | None = None, homes: Sequence[int] | None = None, kind: Kind | None = None
+    ) -> int:
+        """Deal a table's rows to so many `parts`, at owners in turn or at `homes` (part i at owner homes[i]), block or
+        cyclic (`kind`; None: as now); return the bytes that travelled. Collective over compute, between steps.
+
+        Training goes on as if nothing had moved. Raises UsageError, before anything moves, for a name that is none of a
+        table at owners and for what is no partition.
+        """
+        from hybridmpi.training.placement import repartition
+
+        return repartition(self, name, parts, homes, kind)
+
+    def balance(self) -> str:
+        """Move parts of tables between owners if the most loaded one then has clearly less to do, by what was pushed to
+        each part since the last call; return why, or why not, in words. Collective over compute, between steps."""
+        from hybridmpi.training.placement import balance
+
+        return balance(self)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
