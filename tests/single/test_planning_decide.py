@@ -6,7 +6,7 @@ import pytest
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.planning.alpha import Alpha
 from hybridmpi.planning.costs import Transport
-from hybridmpi.planning.decide import choose_ways, crossover_alpha, decide, predict_modes, usual_ways
+from hybridmpi.planning.decide import choose_ways, crossover_alpha, decide, predict_modes, ways_of_mode
 from hybridmpi.planning.language import language_model_draws, language_model_flops
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.sparsity import Draws, Zipf, expected_rows
@@ -27,7 +27,7 @@ def at(alpha):
 
 def test_both_sides_of_the_crossover_are_decided_alike_everywhere():
     start = at(0.05)
-    crossover = crossover_alpha(TABLE, start, usual_ways(start), MACHINE, PLAIN)
+    crossover = crossover_alpha(TABLE, start, ways_of_mode("hybrid", start), MACHINE, PLAIN)
     assert 0.05 < crossover < 1
     seen = set()
     for alpha in (0.02, crossover * 0.8, min(1.0, crossover * 1.2), 1.0):
@@ -44,9 +44,9 @@ def test_both_sides_of_the_crossover_are_decided_alike_everywhere():
 
 def test_at_the_crossover_both_ways_take_as_long():
     start = at(0.05)
-    crossover = crossover_alpha(TABLE, start, usual_ways(start), MACHINE, PLAIN)
+    crossover = crossover_alpha(TABLE, start, ways_of_mode("hybrid", start), MACHINE, PLAIN)
     there = start.with_touched("t", start.touched["t"].moved_to(crossover, TABLE.rows))
-    seconds = decide(TABLE, there, usual_ways(there), MACHINE, PLAIN).seconds
+    seconds = decide(TABLE, there, ways_of_mode("hybrid", there), MACHINE, PLAIN).seconds
     assert np.isclose(seconds["ps"], seconds["allreduce"], rtol=1e-2)
 
 
@@ -90,7 +90,7 @@ def test_what_does_not_fit_into_a_rank_stays_at_owners():
 
 def test_a_running_job_changes_only_for_a_gain_and_comes_back():
     start = at(0.05)
-    crossover = crossover_alpha(TABLE, start, usual_ways(start), MACHINE, PLAIN)
+    crossover = crossover_alpha(TABLE, start, ways_of_mode("hybrid", start), MACHINE, PLAIN)
 
     def next_way(alpha, current):
         touched = start.touched["t"].moved_to(alpha, TABLE.rows)

@@ -86,7 +86,7 @@ def places(
 
     Raises UsageError for numbers that make no sense.
     """
-    from hybridmpi.world import assign_servers
+    from hybridmpi.roles import assign_servers
 
     if nodes < 1:
         raise UsageError(f"--nodes {nodes}: expected at least 1")

@@ -1,97 +1,116 @@
-"""How evenly the owners of a table are loaded, by bytes held and by rows that steps touch, and which part to move."""
+"""Which owner should hold which part: so that none has much more to do, or to store, than the others.
+
+What an owner does in a step grows with the bytes of the rows that are pushed to it; so a part weighs what was pushed to
+it. Before anything was, it weighs what it stores. Parts are placed heaviest first, each at the owner that has least
+(Graham, "Bounds on multiprocessing timing anomalies", 1969: at most 4/3 of the best possible), but stay where they are
+while their owner has room: rows that do not move cost nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
+from hybridmpi.errors import UsageError
 
-from hybridmpi.planning.sparsity import Draws, expected_rows
-from hybridmpi.sparse.partition import Partition
-
-# A part moves only if the busiest owner's load falls by more than this fraction: moving costs a step or so.
-WORTH_MOVING = 0.05
-
-
-class Balance(NamedTuple):
-    """The load of the busiest owner over the mean of all: 1 is even, the number of owners is all on one."""
-
-    bytes: float
-    access: float
+# Rows are moved when the most loaded owner then has a tenth less to do: smaller gains are within what steps differ by.
+LEAST_GAIN = 0.1
+# A part stays where it is while its owner has at most so much more than the mean.
+SLACK = 0.02
+# No owner stores more than this times the mean, unless parts are so large that it cannot be helped.
+MOST_STORED = 1.5
 
 
-class Move(NamedTuple):
-    """A part that is to lie at owner `to` instead of `source`."""
+@dataclass(frozen=True)
+class Part:
+    """A part of a table: the bytes it stores, with optimiser state; bytes of rows that were pushed to it; its owner."""
 
-    part: int
-    source: int
-    to: int
-
-
-def part_access(draws: Sequence[Draws], partition: Partition, ranks: float = 1) -> np.ndarray:
-    """Return how many distinct rows of each part `ranks` ranks should touch together, float64 [parts]. Local."""
-    access = np.zeros(partition.parts)
-    for held in partition.pieces:
-        for piece in held:
-            access[piece.part] = expected_rows(draws, ranks, piece)
-    return access
+    table: str
+    number: int
+    stored: int
+    pushed: int
+    home: int
 
 
-def owner_access(draws: Sequence[Draws], partition: Partition, ranks: float = 1) -> np.ndarray:
-    """Return how many distinct rows at each owner `ranks` ranks are expected to touch, float64 [owners]. Local."""
-    return at_owners(part_access(draws, partition, ranks), partition)
+@dataclass(frozen=True)
+class Proposal:
+    """Where parts should lie: `homes` by (table, part), for all parts, moved or not.
 
-
-def at_owners(loads: np.ndarray, partition: Partition) -> np.ndarray:
-    """Return the sums over each owner's parts of `loads` [parts], float64 [owners]. Local."""
-    return np.bincount(partition.homes, weights=loads, minlength=partition.owners)
-
-
-def shares(draws: Sequence[Draws], partition: Partition) -> tuple[float, ...]:
-    """Return which part of a rank's touched rows lies at each owner; even where no row is touched. Local."""
-    access = owner_access(draws, partition)
-    total = access.sum()
-    return tuple((access / total if total else np.full(partition.owners, 1 / partition.owners)).tolist())
-
-
-def balance(partition: Partition, owner_loads: np.ndarray) -> Balance:
-    """Return how even `owner_loads` [owners] and the numbers of rows that the owners hold are. Local."""
-    return Balance(uneven([partition.count_of(owner) for owner in range(partition.owners)]), uneven(owner_loads))
-
-
-def uneven(loads: Sequence[float]) -> float:
-    """Return the largest of `loads` over their mean, 1 where all are 0. Local."""
-    mean = float(np.mean(loads))
-    return float(np.max(loads)) / mean if mean else 1.0
-
-
-def deal(loads: Sequence[float], owners: int) -> tuple[int, ...]:
-    """Return an owner for each part, the heaviest parts first, each to the owner with the least so far. Local.
-
-    Graham 1969: the busiest owner has at most 4/3 of the least possible. Equal loads are dealt in turn.
+    `before` and `after`: the most loaded owner over the mean; `moved`: bytes to move; `reason`: in words, why rows
+    should move, or why not. `pays`: whether the gain is worth it; if not, `homes` are the present ones.
     """
-    totals, homes = [0.0] * owners, [0] * len(loads)
-    for part in sorted(range(len(loads)), key=lambda part: -loads[part]):
-        home = min(range(owners), key=totals.__getitem__)
-        homes[part], totals[home] = home, totals[home] + loads[part]
-    return tuple(homes)
+
+    homes: Mapping[tuple[str, int], int]
+    before: float
+    after: float
+    moved: int
+    pays: bool
+    reason: str
 
 
-def hot_part(loads: Sequence[float], homes: Sequence[int], owners: int) -> Move | None:
-    """Return the move of one part away from the busiest owner that lowers the largest load most. Local.
+def propose(parts: Sequence[Part], owners: int, least_gain: float = LEAST_GAIN) -> Proposal:
+    """Return where the parts of all tables should lie, over owners 0 to owners - 1. Local.
 
-    `loads` [parts]: measured accesses, say. None where no move lowers the largest load by `WORTH_MOVING`.
+    Raises UsageError for a part at an owner that there is not, or of negative size.
     """
-    totals = np.bincount(homes, weights=loads, minlength=owners)
-    source, to = int(totals.argmax()), int(totals.argmin())
-    third = np.delete(totals, [source, to]).max(initial=0.0) if source != to else 0.0
-    after = {
-        part: max(totals[source] - loads[part], totals[to] + loads[part], third)
-        for part, home in enumerate(homes)
-        if home == source and source != to
-    }
-    if not after:
-        return None
-    part = min(after, key=after.__getitem__)
-    return Move(part, source, to) if after[part] < totals[source] * (1 - WORTH_MOVING) else None
+    for part in parts:
+        if not 0 <= part.home < owners or part.stored < 0 or part.pushed < 0:
+            raise UsageError(f"{part}: expected an owner from 0 to {owners - 1}, and bytes from 0 up")
+    measured = any(part.pushed for part in parts)
+    weights = [float(part.pushed if measured else part.stored) for part in parts]
+    now = [part.home for part in parts]
+    then = _place(parts, weights, owners)
+    before, after = _imbalance(weights, now, owners), _imbalance(weights, then, owners)
+    moved = sum(part.stored for part, home in zip(parts, then, strict=True) if part.home != home)
+    what = "rows pushed" if measured else "bytes stored"
+    found = f"{what}: the most loaded of {owners} owners has {before:.2f} times the mean"
+    count = sum(part.home != home for part, home in zip(parts, then, strict=True))
+    pays = after * (1 + least_gain) <= before and count > 0
+    if pays:
+        homes, reason = then, f"{found}, {after:.2f} after {count} of {len(parts)} parts move ({moved:,} bytes)"
+    else:
+        homes, reason = now, f"{found}; {_why_not(parts, weights, owners, before, after)}"
+        moved, after = 0, before
+    by_part = {(part.table, part.number): home for part, home in zip(parts, homes, strict=True)}
+    return Proposal(by_part, before, after, moved, pays, reason)
+
+
+def _why_not(parts: Sequence[Part], weights: list[float], owners: int, before: float, after: float) -> str:
+    mean = sum(weights) / owners
+    heaviest = max(range(len(parts)), key=weights.__getitem__, default=None)
+    if heaviest is not None and weights[heaviest] > mean * (1 + LEAST_GAIN):
+        part = parts[heaviest]
+        return (
+            f"part {part.number} of '{part.table}' alone has {weights[heaviest] / mean:.2f} times the mean: "
+            "more parts would help, other places do not"
+        )
+    return f"{after:.2f} at best: not worth moving" if after < before else "nothing to gain"
+
+
+def _imbalance(weights: Sequence[float], homes: Sequence[int], owners: int) -> float:
+    """Return the load of the most loaded owner over the mean; 1 where there is no load."""
+    loads = [0.0] * owners
+    for weight, home in zip(weights, homes, strict=True):
+        loads[home] += weight
+    return max(loads) * owners / sum(loads) if sum(loads) else 1.0
+
+
+def _place(parts: Sequence[Part], weights: Sequence[float], owners: int) -> list[int]:
+    """Return the homes of the parts, heaviest first."""
+    enough = sum(weights) / owners * (1 + SLACK)
+    room = MOST_STORED * sum(part.stored for part in parts) / owners
+    loads, stored = [0.0] * owners, [0] * owners
+    homes = [0] * len(parts)
+    for index in sorted(range(len(parts)), key=lambda i: (-weights[i], -parts[i].stored, i)):
+        part, weight = parts[index], weights[index]
+        free = [o for o in range(owners) if stored[o] + part.stored <= room]
+        if part.home in free and loads[part.home] + weight <= enough:
+            home = part.home
+        elif free:
+            home = min(free, key=lambda o: (loads[o], o != part.home, o))
+        else:
+            home = min(range(owners), key=lambda o: (stored[o], o != part.home, o))
+        homes[index] = home
+        loads[home] += weight
+        stored[home] += part.stored
+    return homes

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from hybridmpi.errors import UsageError
 from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.modes import Way
 from hybridmpi.planning.workload import Dense, Sparse, Touched
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
 
-Way = Literal["ps", "allreduce", "allgather"]
 WAYS: tuple[Way, ...] = ("ps", "allreduce", "allgather")
 
 # In the order of a step.

@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from hybridmpi.planning.costs import WAYS, Transport, Way
+from hybridmpi.planning.costs import WAYS, Transport
 from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.modes import DENSE_WAY, MODES, TABLE_WAY, Mode, Way
 from hybridmpi.planning.predict import Prediction, predict
 from hybridmpi.planning.workload import Dense, Sparse, Workload
 
-Mode = Literal["hybrid", "ps", "allreduce", "allgather"]
-MODES: tuple[Mode, ...] = ("hybrid", "ps", "allreduce", "allgather")
 Ways = Mapping[str, Way]
 
 # A parameter leaves the way it goes only if the other one adds less than this part of its time: alpha scatters, and
@@ -57,17 +55,9 @@ def copy_bytes(table: Sparse) -> int:
     return table.bytes * (2 + table.slots)
 
 
-def usual_ways(workload: Workload) -> dict[str, Way]:
-    """Return what is done without any numbers: dense ones by all-reduce, tables at their owners. Local."""
-    return {p.name: "ps" if isinstance(p, Sparse) else "allreduce" for p in workload.parameters}
-
-
 def ways_of_mode(mode: Mode, workload: Workload) -> dict[str, Way]:
     """Return the way of every parameter in a mode, in "hybrid" before anything is known of it. Local."""
-    if mode == "hybrid":
-        return usual_ways(workload)
-    dense: Way = "ps" if mode == "ps" else "allreduce"
-    return {p.name: dense if isinstance(p, Dense) else mode for p in workload.parameters}
+    return {p.name: (DENSE_WAY if isinstance(p, Dense) else TABLE_WAY)[mode] for p in workload.parameters}
 
 
 def choose_ways(

@@ -20,12 +20,12 @@ from hybridmpi.planning.costs import (
     Cost,
     Load,
     Transport,
-    Way,
     add_parameter,
     add_step,
     no_cost,
 )
 from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.modes import Way
 from hybridmpi.planning.workload import Workload
 
 # Sums of dense gradients between the nodes of one supernode; two_level is for several of them.

@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from hybridmpi.errors import UsageError
-from hybridmpi.planning.costs import Transport, Way
-from hybridmpi.planning.decide import Decision, Mode, decide, possible_ways, predict_modes
+from hybridmpi.planning.costs import Transport
+from hybridmpi.planning.decide import Decision, decide, possible_ways, predict_modes
 from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.modes import Mode, Way
 from hybridmpi.planning.plan import count, human
 from hybridmpi.planning.predict import Prediction, Seconds, predict
 from hybridmpi.planning.workload import Dense, Sparse, Workload, table_balance

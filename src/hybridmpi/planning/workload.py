@@ -9,8 +9,8 @@ import numpy as np
 
 from hybridmpi.errors import UsageError
 from hybridmpi.nn import Module
+from hybridmpi.planning.access import Balance, balance, owner_access, shares
 from hybridmpi.planning.alpha import Alpha
-from hybridmpi.planning.balance import Balance, balance, owner_access, shares
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.sparsity import Draws, alike, expected_rows, scaled_to
 from hybridmpi.sparse.partition import Kind, Partition

@@ -1,14 +1,13 @@
-"""Alpha as a moving mean; load of owners by partition; dealing parts and moving hot ones."""
+"""Alpha as a moving mean; load of owners by partition."""
 
-import itertools
 import json
 
 import numpy as np
 import pytest
 
 from hybridmpi.errors import UsageError
+from hybridmpi.planning.access import balance, owner_access, part_access, shares, uneven
 from hybridmpi.planning.alpha import Alpha, AlphaMean
-from hybridmpi.planning.balance import balance, deal, hot_part, owner_access, part_access, shares, uneven
 from hybridmpi.planning.sparsity import Counted, Draws, Zipf, expected_rows
 from hybridmpi.sparse.partition import Partition
 
@@ -57,30 +56,3 @@ def test_access_of_parts_equals_counting():
     assert np.allclose(owner_access(draws, partition), [touched[:3].sum(), touched[3:].sum()])
     assert np.isclose(balance(partition, np.array([3.0, 1.0])).bytes, 6 / 4.5)
     assert uneven([0, 0]) == 1
-
-
-def test_dealing_is_near_the_best_possible():
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        loads = rng.random(7) ** 3
-        homes = deal(loads, 3)
-        best = min(
-            np.bincount(choice, weights=loads, minlength=3).max() for choice in itertools.product(range(3), repeat=7)
-        )
-        assert np.bincount(homes, weights=loads, minlength=3).max() <= 4 / 3 * best + 1e-12
-    assert sorted(deal([1.0] * 6, 3)) == [0, 0, 1, 1, 2, 2]
-
-
-def test_a_hot_part_moves_and_a_fair_table_rests():
-    assert hot_part([5, 5, 1, 1], (0, 0, 1, 1), 2)[1:] == (0, 1)
-    assert hot_part([5, 1, 5, 1], (0, 0, 1, 1), 2) is None
-    assert hot_part([10, 1], (0, 1), 2) is None  # the one hot part only changes places
-    assert hot_part([1.0], (0,), 1) is None
-    rng = np.random.default_rng(2)
-    for _ in range(20):
-        loads, homes, before = rng.random(9), tuple(rng.integers(0, 3, 9)), None
-        while (move := hot_part(loads, homes, 3)) is not None:
-            now = np.bincount(homes, weights=loads, minlength=3).max()
-            assert before is None or now < before
-            before = now
-            homes = tuple(move.to if part == move.part else home for part, home in enumerate(homes))
