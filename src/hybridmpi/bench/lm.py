@@ -6,7 +6,8 @@ Parameters  vocab, width, hidden, samples: the model; batch x steps: words of ea
             drawn words' frequencies; repeats x steps_per_repeat timed training steps after some that are not; servers;
             mode, parts: how gradients travel, and into how many parts tables are dealt
 Validated   first a small model trained by the same code must end where one process ends that trains on all ranks'
-            words; afterwards all ranks must hold the same bits of the dense parameters, and the loss must have fallen if there were 30 steps
+            words; afterwards all ranks must hold the same bits of the dense parameters, and over 30 steps or more the
+            loss must have fallen
 Time        a repetition begins at a barrier and ends when the owners have applied its last step; it counts on the
             slowest rank. Drawing the words is part of it. Phases are compute rank 0's.
 
@@ -40,6 +41,8 @@ SHOWING_STEPS = 30
 # The model that one process can train too, and how long: enough for an error of the exchange to show.
 SMALL = {"vocab": 300, "width": 8, "hidden": 16, "samples": 32, "batch": 4, "steps": 5}
 SMALL_STEPS = 4
+# The arguments that the result repeats.
+SAID = ("vocab", "width", "hidden", "samples", "batch", "steps", "zipf", "steps_per_repeat", "mode", "parts")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,8 +101,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     trainer.close()
 
     timed = results[options.warm_up :]
-    params = {name: getattr(options, name) for name in (
-        "vocab", "width", "hidden", "samples", "batch", "steps", "zipf", "steps_per_repeat", "mode", "parts")}  # fmt: skip
+    params = {name: getattr(options, name) for name in SAID}
     result = row(
         "words",
         rates,
