@@ -46,6 +46,15 @@ def test_every_kind_has_a_directory_of_its_own():
     assert len({default_job(kind).checkpoint.directory for kind in KINDS}) == len(KINDS)
 
 
+def test_the_kind_decides_what_model_and_data_hold(write):
+    job = read_job(write(""), ["model.kind=ctr", "model.bottom=[5]"])
+    assert (job.model.bottom, job.data) == ((5,), default_job("ctr").data)
+    with pytest.raises(UsageError, match=r"\[model\] hidden: unknown key; expected one of kind, width"):
+        read_job(write('[model]\nkind = "ctr"\nhidden = 3'))
+    with pytest.raises(UsageError, match=r"\[data\] streams: unknown key"):
+        read_job(write("[data]\nstreams = 3"), ["model.kind=ctr"])
+
+
 def test_metrics_are_in_the_directory_of_the_run_unless_they_are_elsewhere(write):
     assert read_job(write("")).metrics_path == "runs/lm/metrics.jsonl"
     sets = {"checkpoint.directory=a/b": "a/b/metrics.jsonl", "metrics.path=/a/b": "/a/b", "metrics.path=": ""}
@@ -146,7 +155,12 @@ def test_overrides_win_in_order(write):
         ("[allreduce]\nbucket_mb = 0\n", r"bucket_mb = 0 .*expected a number, at least 0.001"),
         ("[allreduce]\nbucket_mib = 4\n", r"unknown key; did you mean 'bucket_mb'\?"),
         ("[training]\noverlap = true\n", r"unknown key; it belongs to \[allreduce\]"),
-        ('[model]\nkind = "gru"\n', r'kind = "gru" .*expected "lm"'),
+        ('[model]\nkind = "gru"\n', r'kind = "gru" \(a string\); expected "lm" or "ctr"'),
+        (
+            '[model]\nkind = "ctr"\ntop = [8, 0]\n',
+            r"top = \[8, 0\] \(a list\); expected a list of whole numbers, each at",
+        ),
+        ('[model]\nkind = "ctr"\ntop = 8\n', r"top = 8 \(a whole number\); expected a list of whole numbers"),
         ('[optimizer]\nkind = "adagrat"\n', r"job\.toml: \[optimizer\] .*'adagrat'.*adagrad"),
         ("[optimizer]\nmomentum = 0.9\n", r"\[optimizer\] .*momentum"),
         ("[optimizer]\nrate = -1\n", r"\[optimizer\] .*rate"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "lm": "hybridmpi.training.language:LanguageRun",
+    "ctr": "hybridmpi.training.clicks:ClickRun",
 }
 
 
