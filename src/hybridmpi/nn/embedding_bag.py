@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridmpi.arrays import namespace
 from hybridmpi.autograd import Tensor, sum_bags
 from hybridmpi.errors import UsageError
 from hybridmpi.nn.embedding import Embedding
@@ -25,7 +26,7 @@ class EmbeddingBag(Embedding):
         if starts is None:
             if ids.ndim != 2:
                 raise UsageError(f"EmbeddingBag: ids {ids.shape} without starts: expected [bags, k]")
-            starts = np.arange(len(ids) + 1, dtype=np.int64) * ids.shape[1]
+            starts = namespace(ids).arange(len(ids) + 1, dtype=np.int64) * ids.shape[1]
         elif not _cuts(starts, ids):
             raise UsageError(
                 f"EmbeddingBag: starts {starts.shape} of {starts.dtype} for ids {ids.shape}: expected int64 [bags + 1] "
