@@ -57,7 +57,7 @@ def check_equals_one_process(comm):
         assert len(set(expected)) == STEPS and all(examples == BATCH for _, examples in expected)
         counts = sorted({0, 1, comm.Get_size() - 1} & set(range(comm.Get_size())))
         for servers, partition in zip(counts, itertools.cycle(("cyclic", "block"))):
-            losses, logits, arrays = train(comm, servers, log, partition=partition, clip=1.0)
+            losses, logits, arrays = train(comm, servers, log, sparse=hm.SparseOptions(partition=partition), clip=1.0)
             where = (log.__name__, servers, partition)
             assert np.allclose(losses, expected, rtol=1e-10), (where, losses, expected)
             assert len(logits) == log().held_out and np.allclose(logits, expected_logits, rtol=1e-8), where
