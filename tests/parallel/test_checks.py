@@ -41,3 +41,8 @@ def test_sparse(ranks):
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_clipping(ranks):
+    run_checks("checks_clipping", ranks)

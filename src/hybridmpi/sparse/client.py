@@ -8,6 +8,7 @@ slot; *get*: one indexed Get per owner. Between nodes, message and get are timed
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from hybridmpi.errors import UsageError
 from hybridmpi.kernels import gather
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
+from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, pack_push
 from hybridmpi.traffic import Traffic
@@ -45,8 +47,10 @@ class Client:
         specs: list[TableSpec],
         offsets: list[list[int]],
         path: Path,
+        norms: bool,
     ) -> None:
-        """`offsets[owner][table]`: where the table's rows start in the owner's row memory, in bytes."""
+        """`offsets[owner][table]`: where the table's rows start in the owner's row memory, in bytes. `norms`: whether
+        every push is followed by `clip`."""
         self.world, self.exchange, self.memory, self.specs = world, exchange, memory, specs
         self.traffic = Traffic()
         self.pushed = 0
@@ -64,6 +68,7 @@ class Client:
         self._request = np.zeros(exchange.sizes.request, np.uint8)
         self._shared: dict[tuple[int, int], np.ndarray] = {}
         self._pulls, self._most_mapped = 0, MOST_MAPPED_BYTES
+        self._norms = ClientNorms(exchange) if norms else None
         self.paths = [self._path_to(rank, path) for rank in world.owners]
 
     def _path_to(self, rank: int, path: Path) -> str:
@@ -233,3 +238,23 @@ class Client:
                 self._pushes[owner] += 1
                 exchange.count("push_sent", self._index, world.owners[owner], int(self._pushes[owner]))
         self.pushed += 1
+
+    def clip(self, limit: float, squares: Sequence[float]) -> Norm:
+        """Return the norm of the step's whole gradient, and the factor that limits it to `limit`, the same on every
+        client; the owners get it too, and update their rows. After every push of a service with norms; waits for all
+        clients' pushes.
+
+        `squares`: sums of squares of what no owner has, the same on every client: the dense gradient's. Where the norm
+        is not finite, the push is taken back, on every client and owner.
+        """
+        if self._norms is None:
+            return norm_of(squares, limit)
+        owners, root = self.world.owners, self.world.on_root()
+        norm = norm_of([*self._norms.squares(), *squares], limit)
+        if root:
+            self._norms.tell(norm.scale)
+        for rank in owners:
+            self.traffic.add("control", SCALAR_BYTES * (1 + root), self.world.same_node(rank))
+        if np.isnan(norm.scale):
+            self.pushed -= 1
+        return norm

@@ -15,6 +15,7 @@ import numpy as np
 
 from hybridmpi.kernels import gather
 from hybridmpi.sparse.exchange import Exchange
+from hybridmpi.sparse.norms import OwnerNorms
 from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, read_push
@@ -33,7 +34,8 @@ LOAD_BYTES = 64 << 20
 class Server:
     """Serves the shards of this rank. Local: it only looks at this rank's memory and puts into others'."""
 
-    def __init__(self, world: World, exchange: Exchange, shards: list[Shard]) -> None:
+    def __init__(self, world: World, exchange: Exchange, shards: list[Shard], norms: bool) -> None:
+        """`norms`: whether a step is updated only when its norm is known (see norms.py)."""
         self.world, self.exchange, self.shards = world, exchange, shards
         self.index = world.owners.index(world.rank)
         self.applied = 0
@@ -46,6 +48,7 @@ class Server:
         self._request_taken = np.zeros(clients, np.int64)
         self._replies = np.zeros(clients, np.int64)
         self._weights: dict[int, float] = {}
+        self._norms = OwnerNorms(exchange, self.index) if norms else None
         self._reply = np.empty(exchange.sizes.reply, np.uint8)
 
     def publish(self) -> None:
@@ -59,9 +62,14 @@ class Server:
         """Do all that can be done now, without waiting; return whether there was anything. Local."""
         pushed = self._push_sent != self._push_taken
         asked = self._request_sent != self._request_taken
-        if not (pushed.any() or asked.any()):
+        scale = self._norms.scale() if self._norms is not None else None
+        if scale is None and self._norms is not None and self._norms.waiting:
+            pushed[:] = False  # a dropped step's number comes again, from clients that already know
+        if not (pushed.any() or asked.any() or scale is not None):
             return False
         started = time.perf_counter()
+        if scale is not None:
+            self._update(scale)
         self.exchange.see()
         for client in np.flatnonzero(asked):
             self._answer(int(client))
@@ -87,10 +95,23 @@ class Server:
         self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
 
     def _apply(self) -> None:
-        """Apply the step that everybody has pushed."""
+        """Apply the step that everybody has pushed, or begin to, where its norm decides."""
         for shard in self.shards:
-            shard.apply(self._weights, self.applied + 1)
+            shard.aggregate(self._weights)
         self._weights.clear()
+        if self._norms is None:
+            self._update(1.0)
+        else:
+            self._norms.announce(sum(shard.square_sum() for shard in self.shards))
+
+    def _update(self, scale: float) -> None:
+        """Update the rows by what was aggregated, times `scale`; NaN drops the step."""
+        if np.isnan(scale):
+            for shard in self.shards:
+                shard.forget()
+            return
+        for shard in self.shards:
+            shard.update(self.applied + 1, scale)
         self.applied += 1
         self.publish()
 

@@ -29,16 +29,23 @@ class Service:
     """The tables of one job on all ranks: windows, this rank's shards, this rank's client. Collective over the world.
 
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
-    are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements.
+    are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
+    owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
     """
 
     def __init__(
-        self, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None
+        self,
+        world: World,
+        specs: list[TableSpec],
+        path: Path = "auto",
+        slot_bytes: int | None = None,
+        norms: bool = False,
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
         self.world, self.specs = world, specs
         self.number = next(world.service_numbers)
+        norms = norms and bool(specs)  # without rows there is nothing that only owners know
         owners = len(world.owners)
         offsets, sizes = row_layout(specs, owners)
         between_nodes = any(world.node_of[r] != world.node_of[world.clients[0]] for r in range(world.size))
@@ -59,9 +66,9 @@ class Service:
                 count = spec.map(owners).count_of(owner)
                 memory = self.memory.own[start : start + count * spec.row_bytes]
                 shards.append(Shard(spec, owner, owners, memory))
-            self.server = Server(world, self.exchange, shards)
+            self.server = Server(world, self.exchange, shards, norms)
         if not world.is_server:
-            self.client = Client(world, self.exchange, self.memory, specs, offsets, path)
+            self.client = Client(world, self.exchange, self.memory, specs, offsets, path, norms)
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
@@ -72,10 +79,17 @@ class Service:
             world.barrier()
 
     @classmethod
-    def open(cls, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None) -> Service:
+    def open(
+        cls,
+        world: World,
+        specs: list[TableSpec],
+        path: Path = "auto",
+        slot_bytes: int | None = None,
+        norms: bool = False,
+    ) -> Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
         check_names(specs)
-        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes}
+        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes, "norms": norms}
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
 

@@ -8,6 +8,8 @@ from hybridmpi import kernels
 from hybridmpi.errors import UsageError
 from hybridmpi.sparse.spec import TableSpec
 
+NO_ROWS = np.empty(0, np.int64)
+
 
 def initialise(values: np.ndarray, spec: TableSpec, first: int, stride: int) -> None:
     """Fill `values` [n, dim] with the initial values of global rows first + i * stride. Local.
@@ -79,12 +81,13 @@ class Shard:
             initialise(self.values[piece.rows], spec, piece.first, piece.stride)
         self.state: dict[str, np.ndarray] = spec.optimizer.new_state(self.values)
         self.staging = Staging(spec.dim, spec.dtype)
-        self._sums = np.empty((0, spec.dim), spec.dtype)
+        # The aggregated gradient of the open step: rows, and as many of the sums, whose memory stays.
+        self._rows, self._sums = NO_ROWS, np.empty((0, spec.dim), spec.dtype)
 
-    def apply(self, weights: dict[int, float], step: int) -> int:
-        """Sum the staged rows in rank order, update every touched row once, return how many there were. Local.
+    def aggregate(self, weights: dict[int, float]) -> int:
+        """Sum the staged rows in rank order, each touched row once; return how many there are. Local.
 
-        `weights[client]`: its examples in this step; a mean weights by them, a sum does not. `step` counts from 1.
+        `weights[client]`: its examples in this step; a mean weights by them, a sum does not.
         """
         staging = self.staging
         if staging.used == 0:
@@ -99,12 +102,28 @@ class Shard:
         order = kernels.argsort_ids(ids, self.count)
         ordered = ids[order]
         firsts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-        rows = ordered[firsts]
+        self._rows = ordered[firsts]
         starts = np.append(firsts, len(ordered))
-        if len(rows) > len(self._sums):
-            self._sums = np.empty((2 * len(rows), self.spec.dim), self.spec.dtype)
-        sums = self._sums[: len(rows)]
-        kernels.segment_sum(staging.values[: staging.used], places[order], starts, sums, scale)
-        self.spec.optimizer.update_rows(self.values, self.state, rows, sums, step)
+        if len(self._rows) > len(self._sums):
+            self._sums = np.empty((2 * len(self._rows), self.spec.dim), self.spec.dtype)
+        kernels.segment_sum(staging.values[: staging.used], places[order], starts, self._sums[: len(self._rows)], scale)
         staging.clear()
-        return len(rows)
+        return len(self._rows)
+
+    def square_sum(self) -> float:
+        """Return the sum of the squares of the aggregated gradient, in float64. Local."""
+        return kernels.square_sum(self._sums[: len(self._rows)])
+
+    def update(self, step: int, scale: float = 1.0) -> None:
+        """Update every aggregated row once, by its sum times `scale`; `step` counts from 1. Local."""
+        if len(self._rows) == 0:
+            return
+        sums = self._sums[: len(self._rows)]
+        if scale != 1.0:
+            sums *= sums.dtype.type(scale)
+        self.spec.optimizer.update_rows(self.values, self.state, self._rows, sums, step)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what was aggregated. Local."""
+        self._rows = NO_ROWS

@@ -15,7 +15,7 @@ from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError, UsageError
 from hybridmpi.failures import describe, raise_alike
-from hybridmpi.nn import Module, clip_global_norm
+from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.plan import Plan, make_plan
 from hybridmpi.sparse.client import Path as PullPath
@@ -25,6 +25,7 @@ from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.table import Table
 from hybridmpi.training.agreement import Report, agree
+from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.guards import require_same_values
 from hybridmpi.training.phases import Phases
@@ -56,9 +57,9 @@ class Trainer:
     `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. Its dense
     parameters become views of flat buckets, summed over the ranks by all-reduce as `dense` says, while backward is
     still at work; every Embedding becomes a table on the owners of rows. `seed` decides initial values and all random
-    draws. `partition`: how rows are dealt, "cyclic" or "block". `clip` > 0 limits the global norm of the dense
-    gradient. `nonfinite`: "stop" raises NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip"
-    leaves that step out on all ranks. `pull_path` forces one way of pulling rows, for measurements.
+    draws. `partition`: how rows are dealt, "cyclic" or "block". `clip` > 0 limits the global norm of the
+    gradient, dense and sparse. `nonfinite`: "stop" raises NonFiniteError on all ranks when a loss or gradient is NaN or
+    infinite, "skip" leaves that step out on all ranks. `pull_path` forces one way of pulling rows, for measurements.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Trainer:
         if nonfinite not in ("stop", "skip"):
             raise UsageError(f"nonfinite = {nonfinite!r}: expected 'stop' or 'skip'")
         if clip < 0:
-            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the dense gradient")
+            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the gradient")
         self.world, self.model, self.optimizer = world, model, optimizer
         self.seed, self.clip, self.nonfinite = seed, clip, nonfinite
         self.step = 0
@@ -95,7 +96,7 @@ class Trainer:
             TableSpec(name, e.rows, e.dim, e.dtype, tuple(e.init), e.reduction, partition, optimizer, seed)
             for name, e in self._embeddings
         ]
-        self.service = Service.open(world, specs, pull_path)
+        self.service = Service.open(world, specs, pull_path, norms=clip > 0)
         self.tables = [Table(self.service.client, number, spec) for number, spec in enumerate(specs)]
         for (_, embedding), table in zip(self._embeddings, self.tables, strict=True):
             embedding.store = table
@@ -176,8 +177,11 @@ class Trainer:
             if self.world.on_root():  # all see it alike
                 self._dense.found.append("the sum of dense gradients exceeds float16's 65504 on the wire")
             self._handle_nonfinite(report, [])
-        else:
-            self._exchange_and_update(report, gradients, phases)
+        elif refused := self._exchange_and_update(report, gradients, phases):
+            skip = True
+            if self.world.on_root():
+                self._dense.found.append(refused)
+            self._handle_nonfinite(report, [])
         phases.add("wait", waited_in_pull := self.service.client.wait_seconds - waited)
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
@@ -227,20 +231,26 @@ class Trainer:
         phases.add("overlap", self._dense.during)
         return report, gradients, failure
 
-    def _exchange_and_update(self, report: Report, gradients: list[SparseRows], phases: Phases) -> None:
-        """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed."""
+    def _exchange_and_update(self, report: Report, gradients: list[SparseRows], phases: Phases) -> str:
+        """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed.
+
+        Return "", or in words, the same on all ranks, why nothing was updated anywhere: the norm is not finite.
+        """
         rows = [(t, g.indices, g.values) for t, g in enumerate(gradients)]
         self.service.client.push(rows, report.weight)
         phases.lap("push")
         self._dense.finish()
         phases.lap("allreduce")
         if self.clip:
-            clip_global_norm([bucket.gradients for bucket in self.buckets], self.clip)
+            alike = [(", ".join(part.name for part in bucket.slices), bucket.gradients) for bucket in self.buckets]
+            if refused := clip_whole_norm(self.service.client, alike, self.clip, phases):
+                return refused
         for bucket, state in zip(self.buckets, self._state, strict=True):
             self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.service.client.pushed)
         phases.lap("update")
         if self._dense.options.check:
             require_same_values(self.world, self.buckets, self.step + 1)
+        return ""
 
     def _pull_seconds(self) -> float:
         return sum(table.pull_seconds for table in self.tables)
