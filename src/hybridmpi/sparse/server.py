@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridmpi.kernels import gather
 from hybridmpi.sparse.exchange import Exchange
+from hybridmpi.sparse.forms import Forms
 from hybridmpi.sparse.norms import OwnerNorms
 from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
@@ -34,13 +34,13 @@ LOAD_BYTES = 64 << 20
 class Server:
     """Serves the shards of this rank. Local: it only looks at this rank's memory and puts into others'."""
 
-    def __init__(self, world: World, exchange: Exchange, shards: list[Shard], norms: bool) -> None:
+    def __init__(self, world: World, exchange: Exchange, shards: list[Shard], forms: Forms, norms: bool) -> None:
         """`norms`: whether a step is updated only when its norm is known (see norms.py)."""
         self.world, self.exchange, self.shards = world, exchange, shards
         self.index = world.owners.index(world.rank)
         self.applied = 0
         self.busy_seconds = 0.0
-        self._shapes = [(shard.spec.dim, shard.spec.dtype) for shard in shards]
+        self._forms = [forms.between(world.same_node(rank)) for rank in world.clients]
         clients = len(world.clients)
         self._push_sent = exchange.watch("push_sent")
         self._request_sent = exchange.watch("request_sent")
@@ -82,13 +82,15 @@ class Server:
 
     def _take_push(self, client: int) -> None:
         """Copy one round of a client's push out of its slot and give the slot back."""
-        header, pieces = read_push(self.exchange.slot("push", client), self._shapes)
+        forms = self._forms[client]
+        shapes = [(shard.spec.dim, form.dtype) for shard, form in zip(self.shards, forms, strict=True)]
+        header, pieces = read_push(self.exchange.slot("push", client), shapes)
         if client in self._weights or header.step != self.applied:
             raise AssertionError(
                 f"server {self.index}: client {client} pushed step {header.step} while step {self.applied} is open"
             )
         for table, ids, values in pieces:
-            self.shards[table].staging.add(client, ids, values)
+            self.shards[table].staging.add(client, ids, values, forms[table])
         if header.last:
             self._weights[client] = header.weight
         self._push_taken[client] += 1
@@ -121,9 +123,9 @@ class Server:
         table, rows = request[:REQUEST_HEADER_BYTES].view(np.int64).tolist()
         shard = self.shards[table]
         local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
-        size = rows * shard.spec.row_bytes
-        out = self._reply[:size].view(shard.spec.dtype).reshape(rows, shard.spec.dim)
-        gather(shard.values, local, out=out)
+        form, dim = self._forms[client][table], shard.spec.dim
+        size = rows * dim * form.dtype.itemsize
+        form.gather(shard.values, local, self._reply[:size].view(form.dtype).reshape(rows, dim))
         target = self.world.clients[client]
         self.exchange.put("reply", self.index, target, self._reply[:size])
         self.exchange.flush(target)

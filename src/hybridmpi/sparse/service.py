@@ -8,6 +8,7 @@ from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
 from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
+from hybridmpi.sparse.forms import Forms, check_wire
 from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
@@ -31,6 +32,7 @@ class Service:
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
     are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
     owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
+    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Service:
         path: Path = "auto",
         slot_bytes: int | None = None,
         norms: bool = False,
+        wire: str = "float32",
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
@@ -50,12 +53,15 @@ class Service:
         offsets, sizes = row_layout(specs, owners)
         between_nodes = any(world.node_of[r] != world.node_of[world.clients[0]] for r in range(world.size))
         replies = path == "message" or (path == "auto" and between_nodes)
-        everywhere = path == "get" or (path == "auto" and between_nodes)
+        # Get reads rows as they lie: on a wire that rounds them, they go as messages.
+        may_get = path == "auto" and between_nodes and wire == "float32"
+        everywhere = path == "get" or may_get
         largest_row = max((spec.row_bytes for spec in specs), default=8)
         slots = slot_sizes(len(world.clients), owners, smallest_slot(len(specs), largest_row), replies, push=slot_bytes)
         self.exchange = Exchange(world, slots)
         by_rank = dict(zip(world.owners, sizes, strict=True))
         self.memory = RowMemory(world, [by_rank.get(rank, 0) for rank in range(world.size)], everywhere)
+        forms = Forms(specs, wire)
         self.server: Server | None = None
         self.client: Client | None = None
         if world.rank in world.owners:
@@ -66,14 +72,14 @@ class Service:
                 count = spec.map(owners).count_of(owner)
                 memory = self.memory.own[start : start + count * spec.row_bytes]
                 shards.append(Shard(spec, owner, owners, memory))
-            self.server = Server(world, self.exchange, shards, norms)
+            self.server = Server(world, self.exchange, shards, forms, norms)
         if not world.is_server:
-            self.client = Client(world, self.exchange, self.memory, specs, offsets, path, norms)
+            self.client = Client(world, self.exchange, self.memory, specs, offsets, path, forms, norms)
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
         if self.client is not None:
-            if between_nodes and path == "auto":
+            if may_get:
                 self.client.wait_for_version()
                 self.client.calibrate()
             world.barrier()
@@ -86,10 +92,12 @@ class Service:
         path: Path = "auto",
         slot_bytes: int | None = None,
         norms: bool = False,
+        wire: str = "float32",
     ) -> Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
         check_names(specs)
-        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes, "norms": norms}
+        check_wire(world, wire, path)
+        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes, "norms": norms, "wire": wire}
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
 

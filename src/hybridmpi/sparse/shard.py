@@ -6,6 +6,7 @@ import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.errors import UsageError
+from hybridmpi.sparse.forms import Form
 from hybridmpi.sparse.spec import TableSpec
 
 NO_ROWS = np.empty(0, np.int64)
@@ -39,15 +40,16 @@ class Staging:
         self.used = 0
         self.pieces: list[tuple[int, int, int]] = []
 
-    def add(self, client: int, ids: np.ndarray, values: np.ndarray) -> None:
-        """Copy a client's rows in."""
+    def add(self, client: int, ids: np.ndarray, values: np.ndarray, form: Form) -> None:
+        """Copy a client's rows in, which have come in `form`."""
         start, stop = self.used, self.used + len(ids)
         if stop > len(self.ids):
             capacity = max(stop, 2 * len(self.ids))
             self.ids, old_ids = np.empty(capacity, np.int64), self.ids
             self.values, old_values = np.empty((capacity, values.shape[1]), self.values.dtype), self.values
             self.ids[:start], self.values[:start] = old_ids[:start], old_values[:start]
-        self.ids[start:stop], self.values[start:stop] = ids, values
+        self.ids[start:stop] = ids
+        form.read(values, self.values[start:stop])
         self.pieces.append((client, start, stop))
         self.used = stop
 

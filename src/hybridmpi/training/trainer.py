@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybridmpi import kernels
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError, UsageError
@@ -222,11 +221,7 @@ class Trainer:
         self._dense.end_backward()
         gradients = [embedding.take_gradient() for _, embedding in self._embeddings]
         if report.weight and not report.failed:
-            report.nonfinite = (
-                not np.isfinite(report.loss)
-                or bool(self._dense.found)
-                or any(kernels.nonfinite_count(rows.values) for rows in gradients)
-            )
+            report.nonfinite = not np.isfinite(report.loss) or bool(self._dense.found) or any(self._unfit(gradients))
         phases.lap("backward", elsewhere=self._dense.during)
         phases.add("overlap", self._dense.during)
         return report, gradients, failure
@@ -251,6 +246,10 @@ class Trainer:
         if self._dense.options.check:
             require_same_values(self.world, self.buckets, self.step + 1)
         return ""
+
+    def _unfit(self, gradients: list[SparseRows]) -> Iterator[str]:
+        """Say for each table what forbids to push its gradient."""
+        return (self.service.client.unfit(t, g.indices, g.values) for t, g in enumerate(gradients))
 
     def _pull_seconds(self) -> float:
         return sum(table.pull_seconds for table in self.tables)
@@ -297,10 +296,7 @@ class Trainer:
         if report.nonfinite:
             if not np.isfinite(report.loss):
                 found.insert(0, f"the loss is {report.loss}")
-            for table, rows in zip(self.tables, gradients, strict=True):
-                if count := int(np.size(rows.values) - np.isfinite(rows.values).sum()):
-                    size = rows.values.size
-                    found.append(f"{count} of {size} values in the gradient of '{table.name}' are not finite")
+            found += filter(None, self._unfit(gradients))
         everybody = self.world.gather((self.world.rank, found))
         text = "; ".join(f"rank {rank}: {', '.join(what)}" for rank, what in everybody if what)
         error = NonFiniteError(
