@@ -11,6 +11,7 @@ import hybridmpi as hm
 from hybridmpi import optim
 from hybridmpi.errors import NonFiniteError, RemoteError, UsageError
 from hybridmpi.planning.traffic import on_wire, pull_rows, push_rows, row_ids
+from hybridmpi.sparse import exchange
 from hybridmpi.sparse.service import Service
 
 HALVES = ("bfloat16", "float16")
@@ -66,7 +67,7 @@ def check_bits_are_those_of_a_rounded_replica(comm):
     """Both wires, float64 beside float32 tables, odd widths, rounds of tiny slots."""
     rule = optim.Adagrad(0.1)
     specs = [
-        spec("odd", 301, 33, "block", rule),
+        spec("odd", 101, 33, "block", rule),
         spec("thin", 97, 1, "cyclic", rule),
         spec("double", 40, 3, "cyclic", rule, "f8"),
     ]
@@ -79,12 +80,17 @@ def check_bits_are_those_of_a_rounded_replica(comm):
         on_world(comm, servers, main, nodes_of_ranks=node_of)
 
 
-def check_blocks_of_many_rows(comm):
-    """More rows than are rounded at once, in a table whose rows the owners gather in any order."""
-    specs = [spec("long", 40_000, 3, "cyclic", optim.SGD(0.1))]
-    for wire in HALVES:
-        main = partial(train, specs=specs, wire=wire, path="auto", slot_bytes=None)
-        on_world(comm, comm.Get_size() - 1, main, nodes_of_ranks=lambda rank: rank)
+def check_many_rows_in_blocks_and_rounds(comm):
+    """More rows than are rounded at once, and than fit into a reply slot."""
+    specs = [spec("long", 20_000, 3, "cyclic", optim.SGD(0.1))]
+    smallest, budget = exchange.SMALLEST_SLOT, exchange.REPLY_BUDGET
+    exchange.SMALLEST_SLOT, exchange.REPLY_BUDGET = 1 << 13, 1 << 14
+    try:
+        for wire in HALVES:
+            main = partial(train, specs=specs, wire=wire, path="auto", slot_bytes=None)
+            on_world(comm, comm.Get_size() - 1, main, nodes_of_ranks=lambda rank: rank)
+    finally:
+        exchange.SMALLEST_SLOT, exchange.REPLY_BUDGET = smallest, budget
 
 
 def check_bytes_equal_the_formulas(comm):

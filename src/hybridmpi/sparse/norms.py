@@ -43,20 +43,20 @@ class OwnerNorms:
     def __init__(self, exchange: Exchange, owner: int) -> None:
         self._exchange, self._owner, self._steps = exchange, owner, 0
         self._scale, self._scale_sent = exchange.watch("scale").view(float), exchange.watch("scale_sent")
-        self.waiting = False
+        self._waiting = False
 
     def announce(self, squares: float) -> None:
         """Tell every client this step's sum of squares; the factor is waited for from now on."""
         self._steps += 1
         self._exchange.tell("squares", self._owner, self._exchange.world.clients, squares, self._steps)
-        self.waiting = True
+        self._waiting = True
 
     def scale(self) -> float | None:
         """Return the factor for this step, once, or None as long as it is not known."""
-        if not self.waiting or self._scale_sent[0] != self._steps:
+        if not self._waiting or self._scale_sent[0] != self._steps:
             return None
         self._exchange.see_counters()
-        self.waiting = False
+        self._waiting = False
         return float(self._scale[0])
 
 

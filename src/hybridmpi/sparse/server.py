@@ -62,9 +62,8 @@ class Server:
         """Do all that can be done now, without waiting; return whether there was anything. Local."""
         pushed = self._push_sent != self._push_taken
         asked = self._request_sent != self._request_taken
+        # Looked for after the pushes: the client that tells the factor pushes the next step after it.
         scale = self._norms.scale() if self._norms is not None else None
-        if scale is None and self._norms is not None and self._norms.waiting:
-            pushed[:] = False  # a dropped step's number comes again, from clients that already know
         if not (pushed.any() or asked.any() or scale is not None):
             return False
         started = time.perf_counter()
