@@ -66,3 +66,13 @@ def test_planning(ranks):
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_ctr(ranks):
     run_checks("checks_ctr", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_clipping(ranks):
+    run_checks("checks_clipping", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_rows_wire(ranks):
+    run_checks("checks_rows_wire", ranks)
