@@ -24,7 +24,9 @@ def batch_of(step, rank, ranks):
 def train(comm, servers, adapt_every, measure=None, **options):
     def main(world):
         sparse = hm.SparseOptions(adapt_every=adapt_every)
-        trainer = hm.Trainer(world, Regression(ROWS, dim=DIM), RULE, clip=0.5, sparse=sparse)
+        # One that need not be measured whenever a table moves.
+        dense = hm.DenseOptions(algorithm="ring" if world.nodes > 1 else "auto")
+        trainer = hm.Trainer(world, Regression(ROWS, dim=DIM), RULE, clip=0.5, dense=dense, sparse=sparse)
         if measure is not None:
             trainer._adaptation._measure = lambda: measure(world)
         rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
