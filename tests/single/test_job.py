@@ -67,10 +67,12 @@ def test_empty_file_is_the_defaults(write):
 
 
 def test_values_are_read(write):
-    job = read_job(write('[training]\nsteps = 7\nclip = 3\nevaluate = 50\n[world]\nservers = 2\npartition = "block"\n'))
+    job = read_job(
+        write('[training]\nsteps = 7\nclip = 3\nevaluate = 50\n[world]\nservers = 2\n[sparse]\npartition = "block"\n')
+    )
     assert (job.training.steps, job.training.clip, job.training.evaluate) == (7, 3.0, 50)
     assert isinstance(job.training.clip, float)
-    assert (job.world.servers, job.world.partition) == (2, "block")
+    assert (job.world.servers, job.sparse.partition) == (2, "block")
     with pytest.raises(AttributeError):
         job.training.steps = 8
 
