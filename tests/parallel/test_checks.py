@@ -38,6 +38,21 @@ def test_sparse(ranks):
     run_checks("checks_sparse", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_moving(ranks):
+    run_checks("checks_moving", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_placement(ranks):
+    run_checks("checks_placement", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_modes(ranks):
+    run_checks("checks_modes", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)
@@ -51,3 +66,8 @@ def test_clipping(ranks):
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_rows_wire(ranks):
     run_checks("checks_rows_wire", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_planning(ranks):
+    run_checks("checks_planning", ranks)

@@ -44,23 +44,21 @@ class Client:
         self,
         world: World,
         exchange: Exchange,
-        memory: RowMemory,
+        memories: list[RowMemory],
         specs: list[TableSpec],
-        offsets: list[list[int]],
         path: Path,
         forms: Forms,
         norms: bool,
     ) -> None:
-        """`offsets[owner][table]`: where the table's rows start in the owner's row memory, in bytes. `norms`: whether
-        every push is followed by `clip`."""
-        self.world, self.exchange, self.memory, self.specs = world, exchange, memory, specs
+        """`norms`: whether every push is followed by `clip`."""
+        self.world, self.exchange, self.memories, self.specs = world, exchange, list(memories), list(specs)
         self.traffic = Traffic()
         self.pushed = 0
+        self._open = False  # whether a push is to be followed by its norm
         self.wait_seconds = 0.0
         self._index = world.clients.index(world.rank)
         owners = len(world.owners)
         self._maps = [spec.map(owners) for spec in specs]
-        self._offsets = offsets
         self._versions = exchange.watch("version")
         self._push_taken = exchange.watch("push_taken")
         self._reply_sent = exchange.watch("reply_sent")
@@ -84,9 +82,17 @@ class Client:
             )
         return "message" if path == "auto" else path
 
+    def relay(self, table: int, spec: TableSpec, memory: RowMemory) -> None:
+        """Find a table's rows where `spec` deals them to, in `memory`, from now on. Local."""
+        self.specs[table], self.memories[table] = spec, memory
+        self._maps[table] = spec.map(len(self.world.owners))
+        for owner in range(len(self.world.owners)):
+            self._shared.pop((owner, table), None)
+
     def calibrate(self) -> None:
         """Time both ways to the owners on other nodes and keep the faster one for each. Local."""
-        table = max(range(len(self.specs)), key=lambda t: self.specs[t].row_bytes, default=None)
+        held = (table for table, partition in enumerate(self._maps) if partition.parts)
+        table = max(held, key=lambda t: self.specs[t].row_bytes, default=None)
         if table is None:
             return
         spec = self.specs[table]
@@ -154,9 +160,7 @@ class Client:
         if way == "shared":
             kernels.gather(self._rows_on_node(owner, table), local, out=out)
         elif way == "get":
-            spec = self.specs[table]
-            rank = self.world.owners[owner]
-            self.memory.get_rows(out, rank, self._offsets[owner][table], spec.row_bytes, local)
+            self.memories[table].get_rows(out, self.world.owners[owner], self.specs[table].row_bytes, local)
         else:
             self._ask(table, [(owner, local, out)])
 
@@ -164,9 +168,8 @@ class Client:
         """Return an owner's rows of a table, [n, dim], as they lie in the node's shared memory."""
         key = owner, table
         if key not in self._shared:
-            spec, start = self.specs[table], self._offsets[owner][table]
-            count = self._maps[table].count_of(owner)
-            memory = self.memory.of(self.world.owners[owner])[start : start + count * spec.row_bytes]
+            spec, count = self.specs[table], self._maps[table].count_of(owner)
+            memory = self.memories[table].of(self.world.owners[owner])[: count * spec.row_bytes]
             self._shared[key] = memory.view(spec.dtype).reshape(count, spec.dim)
         return self._shared[key]
 
@@ -219,14 +222,14 @@ class Client:
 
     # -- push ------------------------------------------------------------------------------------------------------
 
-    def unfit(self, table: int, ids: np.ndarray, values: np.ndarray) -> str:
-        """Say what forbids to push a table's row gradients, [n, dim]: values that are not finite, or too large for the
-        wire to another node. "" if nothing does. Local; before the ranks agree on the step."""
+    def unfit(self, table: int, ids: np.ndarray, values: np.ndarray) -> list[str]:
+        """Return in words what forbids to push a table's row gradients, [n, dim]: values that are not finite, or too
+        large for the wire to another node. Local; before the ranks agree on the step."""
         forms = [forms[table] for forms in self._forms]
         largest = min((form.largest for form in forms if form.largest is not None), default=None)
         bad = kernels.nonfinite_count(values) if largest is None else kernels.count_beyond(values, largest)
         if not bad:
-            return ""
+            return []
         name, found = self.specs[table].name, []
         if count := kernels.nonfinite_count(values):
             found.append(f"{count} of {values.size} values in the gradient of '{name}' are not finite")
@@ -237,7 +240,7 @@ class Client:
                     f"{count} of {values.size} values in the gradient of '{name}', on their way to owner {owner} (rank "
                     f"{self.world.owners[owner]}), exceed {form.name}'s {form.largest:.6g}"
                 )
-        return ", ".join(found)
+        return found
 
     def push(self, gradients: list[tuple[int, np.ndarray, np.ndarray]], weight: float) -> None:
         """Send the step's row gradients, (table, ids [n] unique and sorted, values [n, dim]), and this rank's weight.
@@ -276,6 +279,7 @@ class Client:
                 self._pushes[owner] += 1
                 exchange.count("push_sent", self._index, world.owners[owner], int(self._pushes[owner]))
         self.pushed += 1
+        self._open = True
 
     def clip(self, limit: float, squares: Sequence[float]) -> Norm:
         """Return the norm of the step's whole gradient, and the factor that limits it to `limit`, the same on every
@@ -285,8 +289,9 @@ class Client:
         `squares`: sums of squares of what no owner has, the same on every client: the dense gradient's. Where the norm
         is not finite, the push is taken back, on every client and owner.
         """
-        if self._norms is None:
+        if self._norms is None or not self._open:
             return norm_of(squares, limit)
+        self._open = False
         owners, root = self.world.owners, self.world.on_root()
         norm = norm_of([*self._norms.squares(), *squares], limit)
         if root:

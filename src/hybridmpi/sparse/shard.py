@@ -24,6 +24,9 @@ def initialise(values: np.ndarray, spec: TableSpec, first: int, stride: int) -> 
         kernels.uniform_rows(values, first, stride, spec.initial_seed(), *arguments)
     elif kind == "normal":
         kernels.normal_rows(values, first, stride, spec.initial_seed(), *arguments)
+    elif kind == "made":
+        (make,) = arguments
+        values[...] = make()[first::stride][: len(values)]
     else:
         raise UsageError(
             f"table '{spec.name}': initial values {spec.initial!r}: expected ('uniform', low, high), "
@@ -40,8 +43,8 @@ class Staging:
         self.used = 0
         self.pieces: list[tuple[int, int, int]] = []
 
-    def add(self, client: int, ids: np.ndarray, values: np.ndarray, form: Form) -> None:
-        """Copy a client's rows in, which have come in `form`."""
+    def add(self, client: int, ids: np.ndarray, values: np.ndarray, form: Form | None = None) -> None:
+        """Copy a client's rows in; `form`: the one they have come in, None: as the table holds them."""
         start, stop = self.used, self.used + len(ids)
         if stop > len(self.ids):
             capacity = max(stop, 2 * len(self.ids))
@@ -49,7 +52,10 @@ class Staging:
             self.values, old_values = np.empty((capacity, values.shape[1]), self.values.dtype), self.values
             self.ids[:start], self.values[:start] = old_ids[:start], old_values[:start]
         self.ids[start:stop] = ids
-        form.read(values, self.values[start:stop])
+        if form is None:
+            self.values[start:stop] = values
+        else:
+            form.read(values, self.values[start:stop])
         self.pieces.append((client, start, stop))
         self.used = stop
 
@@ -71,20 +77,32 @@ class Staging:
 
 
 class Shard:
-    """One owner's rows of a table: `values` [n, dim] (shared with its node), `state` (private), and the row update."""
+    """One owner's rows of a table: `values` [n, dim] (shared with its node), `state` (private), and the row update.
+
+    New values are whatever `memory` holds: `initialise` fills them, or rows of other owners do."""
 
     def __init__(self, spec: TableSpec, owner: int, owners: int, memory: np.ndarray) -> None:
-        """`memory`: the bytes that hold the values, n * dim * itemsize of them."""
+        """`memory`: the bytes that hold the values, at least n * dim * itemsize of them."""
         self.spec = spec
         partition = spec.map(owners)
         self.pieces, self.count = partition.pieces[owner], partition.count_of(owner)
-        self.values = memory.view(spec.dtype).reshape(self.count, spec.dim)
-        for piece in self.pieces:
-            initialise(self.values[piece.rows], spec, piece.first, piece.stride)
+        self.values = memory[: self.count * spec.row_bytes].view(spec.dtype).reshape(self.count, spec.dim)
         self.state: dict[str, np.ndarray] = spec.optimizer.new_state(self.values)
         self.staging = Staging(spec.dim, spec.dtype)
         # The aggregated gradient of the open step: rows, and as many of the sums, whose memory stays.
         self._rows, self._sums = NO_ROWS, np.empty((0, spec.dim), spec.dtype)
+        # Rows that were pushed to each part, each rank's counted, since the shard is here or it was last asked.
+        self.accesses = np.zeros(len(self.pieces), np.int64)
+        self._ends = np.array([piece.start + piece.count for piece in self.pieces], np.int64)
+
+    def initialise(self) -> None:
+        """Fill the values with the initial values of their rows. Local."""
+        for piece in self.pieces:
+            initialise(self.values[piece.rows], self.spec, piece.first, piece.stride)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return all that belongs to the rows, values first, then each optimiser slot, [n, dim] each. Local."""
+        return [self.values, *(self.state[slot] for slot in self.spec.optimizer.slots)]
 
     def aggregate(self, weights: dict[int, float]) -> int:
         """Sum the staged rows in rank order, each touched row once; return how many there are. Local.
@@ -92,6 +110,7 @@ class Shard:
         `weights[client]`: its examples in this step; a mean weights by them, a sum does not.
         """
         staging = self.staging
+        self._rows = NO_ROWS  # those of a dropped step, if there was one
         if staging.used == 0:
             return 0
         total = sum(weights.values())
@@ -103,6 +122,7 @@ class Shard:
         ids = staging.ids[places]
         order = kernels.argsort_ids(ids, self.count)
         ordered = ids[order]
+        self.accesses += np.diff(np.searchsorted(ordered, self._ends), prepend=0)
         firsts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
         self._rows = ordered[firsts]
         starts = np.append(firsts, len(ordered))
@@ -118,14 +138,7 @@ class Shard:
 
     def update(self, step: int, scale: float = 1.0) -> None:
         """Update every aggregated row once, by its sum times `scale`; `step` counts from 1. Local."""
-        if len(self._rows) == 0:
-            return
         sums = self._sums[: len(self._rows)]
         if scale != 1.0:
             sums *= sums.dtype.type(scale)
         self.spec.optimizer.update_rows(self.values, self.state, self._rows, sums, step)
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop what was aggregated. Local."""
-        self._rows = NO_ROWS
