@@ -60,8 +60,10 @@ def check_equals_dense_clipping_in_one_process(comm):
         sparse = hm.SparseOptions(partition=("block", "cyclic")[number // 2 % 2])
         expected_losses, expected, scales = dense_descent(start, comm.Get_size() - servers, reduction)
         assert min(scales) < 0.9 and max(scales) == 1, scales  # some steps are clipped, some are not
-        losses, arrays = regress(comm, servers, parts_of, reduction, clip=LIMIT, mode=mode, sparse=sparse)
-        assert np.allclose(losses, expected_losses, rtol=1e-11), (servers, mode, losses, expected_losses)
+        losses, arrays = regress(
+            comm, servers, parts_of, reduction, clip=LIMIT, sparse=hm.SparseOptions(partition=partition)
+        )
+        assert np.allclose(losses, expected_losses, rtol=1e-11), (servers, losses, expected_losses)
         for name, array in expected.items():
             assert np.allclose(arrays[name], array, rtol=1e-10, atol=1e-13), (servers, mode, reduction, name)
 

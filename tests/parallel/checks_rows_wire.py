@@ -126,10 +126,10 @@ def check_bytes_equal_the_formulas(comm):
 
 def check_what_float16_cannot_carry_is_found_before_anything_is_applied(comm):
     """70,000 in a gradient that goes to another node: named on all ranks, or skipped; within a node it is welcome."""
-    half = hm.SparseOptions(wire="float16")
 
     def main(world, nonfinite):
-        trainer = hm.Trainer(world, Wide(), optim.SGD(1e-6), nonfinite=nonfinite, sparse=half)
+        sparse = hm.SparseOptions(wire="float16")
+        trainer = hm.Trainer(world, Wide(), optim.SGD(1e-6), nonfinite=nonfinite, sparse=sparse)
         last = len(world.clients) - 1
         factors = [1.0, 70_000.0 if world.compute.Get_rank() == last else 1.0, 2.0]
         ids = np.arange(6)
@@ -153,7 +153,9 @@ def check_what_float16_cannot_carry_is_found_before_anything_is_applied(comm):
         world.barrier()
 
     for servers, nonfinite in itertools.product(server_counts(comm), ("skip", "stop")):
-        hm.run(partial(main, nonfinite=nonfinite), servers=servers, comm=comm, nodes_of_ranks=lambda rank: rank // 2)
+        with hm.World(servers, comm, nodes_of_ranks=lambda rank: rank // 2) as world:
+            if not world.is_server:
+                main(world, nonfinite)
 
 
 class Wide(hm.nn.Module):

@@ -23,12 +23,6 @@ def allreduce(w: int, p: int) -> float:
     return 2 * w * (p - 1) / p
 
 
-def on_wire(w: float, dtype: np.dtype, wire: str, far: float = 1.0) -> float:
-    """Bytes that `w` bytes of rows of `dtype` take on the way, of which the fraction `far` goes to another node: the
-    `w` of the formulas for rows. A wire of 16 bits halves float32 there."""
-    return w * (1 - far / 2) if wire != "float32" and dtype == np.float32 else w
-
-
 def allreduce_by(algorithm: str, w: float, p: int) -> float:
     """Bytes that a rank sends, on average, when `algorithm` sums a buffer of `w` bytes over `p` ranks of nodes alike.
 
@@ -41,6 +35,12 @@ def allreduce_by(algorithm: str, w: float, p: int) -> float:
     if algorithm == "halving_doubling":
         return (fold + 2 * w * (power - 1)) / p
     return 2 * w * (p - 1) / p
+
+
+def on_wire(w: float, dtype: np.dtype, wire: str, far: float = 1.0) -> float:
+    """Bytes that `w` bytes of rows of `dtype` take on the way, of which the fraction `far` goes to another node: the
+    `w` of the formulas for rows. A wire of 16 bits halves float32 there."""
+    return w * (1 - far / 2) if wire != "float32" and dtype == np.float32 else w
 
 
 def pull_rows(alpha: float, w: float) -> float:

@@ -50,7 +50,6 @@ class Client:
         forms: Forms,
         norms: bool,
     ) -> None:
-        """`norms`: whether every push is followed by `clip`."""
         self.world, self.exchange, self.memories, self.specs = world, exchange, list(memories), list(specs)
         self.traffic = Traffic()
         self.pushed = 0

@@ -152,6 +152,10 @@ class Server:
             "accesses": accesses,
         }
 
+    def command_touched(self) -> list[int]:
+        """Return how many rows of each table were updated here, added over the steps since the last call."""
+        return [shard.take_touched() for shard in self.shards]
+
     def command_forget_accesses(self) -> None:
         """Count the rows pushed to each part from here on."""
         for shard in self.shards:

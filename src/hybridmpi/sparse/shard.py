@@ -91,6 +91,7 @@ class Shard:
         self.staging = Staging(spec.dim, spec.dtype)
         # The aggregated gradient of the open step: rows, and as many of the sums, whose memory stays.
         self._rows, self._sums = NO_ROWS, np.empty((0, spec.dim), spec.dtype)
+        self._touched = 0
         # Rows that were pushed to each part, each rank's counted, since the shard is here or it was last asked.
         self.accesses = np.zeros(len(self.pieces), np.int64)
         self._ends = np.array([piece.start + piece.count for piece in self.pieces], np.int64)
@@ -132,13 +133,30 @@ class Shard:
         staging.clear()
         return len(self._rows)
 
+    @property
+    def sums(self) -> np.ndarray:
+        """The aggregated gradient of the touched rows, [n, dim]."""
+        return self._sums[: len(self._rows)]
+
     def square_sum(self) -> float:
         """Return the sum of the squares of the aggregated gradient, in float64. Local."""
-        return kernels.square_sum(self._sums[: len(self._rows)])
+        return kernels.square_sum(self.sums)
+
+    def count_touched(self, rows: int) -> None:
+        """Take note of rows that were updated elsewhere than in `update`. Local."""
+        self._touched += rows
+
+    def take_touched(self) -> int:
+        """Return how many rows were updated, added over the steps since the last call. Local."""
+        touched, self._touched = self._touched, 0
+        return touched
 
     def update(self, step: int, scale: float = 1.0) -> None:
         """Update every aggregated row once, by its sum times `scale`; `step` counts from 1. Local."""
-        sums = self._sums[: len(self._rows)]
+        if len(self._rows) == 0:
+            return
+        self._touched += len(self._rows)
+        sums = self.sums
         if scale != 1.0:
             sums *= sums.dtype.type(scale)
         self.spec.optimizer.update_rows(self.values, self.state, self._rows, sums, step)

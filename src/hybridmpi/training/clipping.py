@@ -6,25 +6,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridmpi.sparse.client import Client
+from hybridmpi import kernels
+from hybridmpi.collectives import Bucket
+from hybridmpi.sparse.norms import norm_of
+from hybridmpi.training.phases import Phases
+from hybridmpi.training.tables import TableExchange
 
 
-def limit_norm(client: Client, parts: Sequence[tuple[str, float]], limit: float) -> tuple[float, str]:
-    """Return (the factor that limits the norm of a step's summed gradient to `limit`, ""), the same on all ranks.
-    Collective over compute, after the push; waits for the owners, who scale their rows.
+def clip_whole_norm(exchange: TableExchange, buckets: Sequence[Bucket], limit: float, phases: Phases) -> str:
+    """Limit the norm of a step's gradient, summed over the ranks, to `limit`. Collective over compute, after all sums.
 
-    `parts`: (name, sum of squares) of all that every rank has alike, in the same order. Where the norm is not finite
-    the step is dropped by the owners, and the second value says why, in words. Pascanu et al. 2013.
+    What every rank has alike, buckets and the gradients of replicas, is scaled in place; the owners scale their rows.
+    Return "", or in words, the same on all ranks, why the step was dropped, with nothing updated anywhere: its norm is
+    not finite. Pascanu et al. 2013.
     """
-    norm = client.clip(limit, [squares for _, squares in parts])
-    if not np.isnan(norm.scale):
-        return norm.scale, ""
-    owners = client.world.owners[: len(norm.parts) - len(parts)]
-    names = [
-        *(f"rows at owner {owner} (rank {rank})" for owner, rank in enumerate(owners)),
-        *(name for name, _ in parts),
-    ]
-    guilty = [name for name, part in zip(names, norm.parts, strict=True) if not np.isfinite(part)]
-    return norm.scale, (
-        f"the norm of the gradient, summed over the ranks, is {norm.value}: {', '.join(guilty) or 'all parts together'}"
-    )
+    alike = [(", ".join(part.name for part in bucket.slices), bucket.gradients) for bucket in buckets]
+    alike += exchange.replica_gradients()
+    squares = [kernels.square_sum(array) for _, array in alike]
+    phases.lap("update")
+    client, owners = exchange.service.client, []
+    if exchange.at_owners:
+        norm, owners = client.clip(limit, squares), client.world.owners
+    else:
+        norm = norm_of(squares, limit)
+    phases.lap("wait")
+    if np.isnan(norm.scale):
+        exchange.forget()
+        names = [f"rows at owner {owner} (rank {rank})" for owner, rank in enumerate(owners)]
+        names += [name for name, _ in alike]
+        guilty = [name for name, part in zip(names, norm.parts, strict=True) if not np.isfinite(part)]
+        return f"the norm of the gradient, summed over the ranks, is {norm.value}: {', '.join(guilty) or 'their sum'}"
+    if norm.scale != 1.0:
+        for _, array in alike:
+            array *= array.dtype.type(norm.scale)
+    return ""

@@ -45,14 +45,10 @@ class ServedParameters:
         for parameter in self.parameters:
             parameter.begin_step()
 
-    def end_backward(self) -> list[str]:
-        """Complete the gradients, zeros where backward wrote nothing; return what forbids to push them, in words."""
-        found = []
+    def end_backward(self) -> None:
+        """Complete the gradients, with zeros where backward wrote nothing."""
         for parameter in self.parameters:
             parameter.finish_step()
-        for table, ids, values in self.gradients():
-            found += self.tables[0].client.unfit(table, ids, values)
-        return found
 
     def gradients(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Return (table, ids, values) of every gradient, whole."""

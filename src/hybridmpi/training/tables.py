@@ -31,13 +31,15 @@ class SparseOptions:
     """How rows lie at their owners, and travel.
 
     `partition`: how a table's rows are dealt to parts, "cyclic" or "block". `parts`: into how many; 0: one for each
-    owner. Where they are fewer than the owners, tables begin at owners in turn. `wire`: the form in which the values of
-    float32 rows travel between nodes, to owners and from them: "float32", "bfloat16" or "float16". `pull_path` forces
-    one way of pulling rows, for measurements.
+    owner. Where they are fewer than the owners, tables begin at owners in turn. `adapt_every`: steps between two looks
+    whether tables of mode "hybrid" should leave their owners, or return; 0: none. `wire`: the form of float32 rows
+    between nodes, "float32", "bfloat16" or "float16". `pull_path` forces one way of pulling
+    rows, for measurements.
     """
 
     partition: Kind = "cyclic"
     parts: int = 0
+    adapt_every: int = 50
     wire: str = "float32"
     pull_path: PullPath = "auto"
 
@@ -55,7 +57,7 @@ class TableExchange:
     """All tables of a model on a compute rank. Collective over compute; the servers come along.
 
     `embeddings`: (name, layer) of every table; `served`: dense parameters that lie at owners. `ways`: by name. `norms`:
-    whether `squares` and the client's `clip` come before every `update`.
+    whether steps are updated only when their norm is known.
     In a step: `begin_step`, backward, `end_backward`; when all ranks have agreed, `send`, `finish`, `update`.
     """
 
@@ -69,9 +71,9 @@ class TableExchange:
         seed: int,
         options: SparseOptions,
         make_allreduce: Callable[[int], AllReduce],
-        norms: bool = False,
+        norms: bool,
     ) -> None:
-        self.world, self.ways = world, dict(ways)
+        self.world, self.ways, self.options = world, dict(ways), options
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
         self.specs = [
             TableSpec(name, e.rows, e.dim, e.dtype, tuple(e.init), e.reduction, options.partition, optimizer, seed)
@@ -83,15 +85,17 @@ class TableExchange:
         client = self.service.client
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
-            lies = self.ways[name] == "ps"
-            table = Table(client, number, self.specs[number]) if lies else Replica(number, self.specs[number])
+            if self.ways[name] == "ps":
+                table = Table(client, number, self.specs[number])
+            else:
+                table = Replica(number, self.specs[number])
+                table.shard.initialise()
             self.tables.append(table)
             embedding.store = table
         first = len(self.tables)
         stores = [Table(client, first + number, self.specs[first + number]) for number in range(len(served))]
         self.served = ServedParameters(served, stores)
-        self._gather = RowGather(world, self.replicas("allgather"), client.traffic)
-        self._sums = TableSums(world, self.replicas("allreduce"), make_allreduce, client.traffic)
+        self._gather, self._sums = self._replica_exchanges()
         # Tables that do not lie as the options say: a resumed run is to find them so again.
         self.dealt_anew: set[int] = set()
         self.updates = 0
@@ -108,9 +112,35 @@ class TableExchange:
     def repartition(self, number: int, spec: TableSpec) -> int:
         """Deal the rows of a table at owners as `spec` says; return the bytes that travelled. Collective over
         compute; the servers come along."""
-        moved = self.service.relayout(number, spec)
+        moved = self.service.relayout(number, spec, updates=self.updates)
         self.specs[number] = spec
         self.dealt_anew.add(number)
+        return moved
+
+    def _replica_exchanges(self) -> tuple[RowGather, TableSums]:
+        traffic = self.service.client.traffic
+        return (
+            RowGather(self.world, self.replicas("allgather"), traffic),
+            TableSums(self.world, self.replicas("allreduce"), self._make_allreduce, traffic),
+        )
+
+    def change_way(self, number: int, way: Way) -> int:
+        """Let a table's gradient go another way from the next step on; return the bytes of rows that moved, to a
+        replica on every compute rank or back to owners. Collective over compute; the servers come along."""
+        table, spec = self.tables[number], self.specs[number]
+        self._sums.close()
+        self._gather.close()
+        self.ways[table.name] = way
+        moved = 0
+        if (way == "ps") == isinstance(table, Replica):
+            spec = replace(spec, homes=self._homes(number, self.options.parts))
+            kept = Replica(number, spec) if isinstance(table, Table) else table
+            moved = self.service.relayout(number, spec, kept.shard.arrays(), self.updates)
+            self.specs[number] = spec
+            self.tables[number] = Table(self.service.client, number, spec) if way == "ps" else kept
+            self.tables[number].pull_seconds = table.pull_seconds
+            self._embeddings[number][1].store = self.tables[number]
+        self._gather, self._sums = self._replica_exchanges()
         return moved
 
     def replicas(self, way: Way | None = None) -> list[Replica]:
@@ -140,13 +170,17 @@ class TableExchange:
     def end_backward(self) -> None:
         """Take the step's gradients; `found` is then what in them is not finite, in words. Local."""
         self.gradients = [embedding.take_gradient() for _, embedding in self._embeddings]
-        self.found = self.served.end_backward()
+        self.served.end_backward()
+        self.found = []
+        client = self.service.client
         for table, rows in zip(self.tables, self.gradients, strict=True):
             if isinstance(table, Table):
-                self.found += table.client.unfit(table.number, rows.indices, rows.values)
+                if unfit := client.unfit(table.number, rows.indices, rows.values):
+                    self.found.append(unfit)
             elif count := kernels.nonfinite_count(rows.values):
                 size = rows.values.size
                 self.found.append(f"{count} of {size} values in the gradient of '{table.name}' are not finite")
+        self.found += [bad for gradient in self.served.gradients() if (bad := client.unfit(*gradient))]
 
     def row_counts(self) -> np.ndarray:
         """Return how many distinct rows of each table this rank's step touches, int64. Local."""
@@ -178,12 +212,17 @@ class TableExchange:
         same on all ranks. Local."""
         return any(kernels.nonfinite_count(sums) for sums in self._sums.sums())
 
-    def squares(self) -> list[tuple[str, float]]:
-        """Return (name, sum of squares of the summed gradient) of every replica. Local; the same on all ranks."""
-        return [*self._gather.squares(), *self._sums.squares()]
+    def replica_gradients(self) -> list[tuple[str, np.ndarray]]:
+        """Return the summed gradients of replicas by name, as far as rows were touched. Local; the same on all ranks;
+        after `finish`."""
+        return [*self._gather.sums(), *self._sums.touched_sums()]
 
-    def update(self, scale: float = 1.0) -> None:
-        """Update the replicas by their gradients times `scale`; owners do the same with what was pushed. Local."""
+    def forget(self) -> None:
+        """Drop the step's gradients of replicas. Local."""
+        self._gather.forget()
+
+    def update(self) -> None:
+        """Update the replicas; owners do the same with what was pushed. Local."""
         self.updates += 1
         if self._gather.replicas:
             self._gather.update(self.updates, scale)

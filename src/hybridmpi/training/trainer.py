@@ -16,16 +16,20 @@ from hybridmpi.collectives import Bucket
 from hybridmpi.errors import UsageError
 from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
+from hybridmpi.planning.costs import Transport
+from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
 from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
+from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
-from hybridmpi.training.clipping import limit_norm
+from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
 from hybridmpi.training.guards import require_same_values
 from hybridmpi.training.phases import Phases
+from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
 
@@ -36,7 +40,7 @@ class StepResult:
 
     `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something
     was not finite. `seconds` by phase and `bytes` by category are of this step; `hidden_seconds`: how long sums of
-    dense gradients were under way while backward went on.
+    dense gradients were under way while backward went on. `notes`: what was changed after it, and why, in words.
     """
 
     step: int
@@ -47,6 +51,7 @@ class StepResult:
     hidden_seconds: float
     seconds: dict[str, float] = field(repr=False)
     bytes: dict[str, int] = field(repr=False)
+    notes: tuple[str, ...] = ()
 
 
 class Trainer:
@@ -57,9 +62,8 @@ class Trainer:
     while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The other
     modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every rank
     ("allgather"); `modes` makes exceptions by name pattern, {"embedding*": "allreduce"}. `seed` decides initial values
-    and all random draws. `clip` > 0 limits the global norm of the whole gradient, dense and sparse. `nonfinite`: "stop"
-    raises NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all
-    ranks.
+    and all random draws. `clip` > 0 limits the global norm of the whole gradient. `nonfinite`: "stop" raises
+    NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
     """
 
     def __init__(
@@ -90,15 +94,38 @@ class Trainer:
 
         model.initialise(seed)
         parameters, embeddings = model.parameters_in_order(), model.named_tables()
-        ways, _ = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
+        ways, movable = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
         self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
         self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
         served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
         self.exchange = TableExchange(
-            world, embeddings, served, ways, optimizer, seed, sparse, lambda nbytes: dense.open(world, nbytes), clip > 0
+            world,
+            embeddings,
+            served,
+            ways,
+            optimizer,
+            seed,
+            sparse,
+            lambda nbytes: dense.open(world, nbytes),
+            norms=clip > 0,
+        )
+        self.sparsity = Sparsity(self.exchange)
+        self._adaptation = Adaptation(
+            self.exchange,
+            self.sparsity,
+            movable,
+            optimizer,
+            Transport(row_wire=sparse.wire, dense_wire=dense.wire),
+            self._measure_machine,
+            sparse.adapt_every,
         )
         self._closed = False
         world.on_close(self.close)
+
+    def _measure_machine(self) -> Machine:
+        from hybridmpi.planning.measured import measure_machine
+
+        return measure_machine(self.world)
 
     @property
     def plan(self) -> Plan:
@@ -188,10 +215,12 @@ class Trainer:
                 skip = True
                 if self.world.on_root():  # all see it alike
                     self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
-        if not skip and (dropped := self._exchange_and_update(report, verdict, phases)):
-            skip = True
-            if self.world.on_root():
-                self._found.append(dropped)
+        if not skip:
+            refused = self._exchange_and_update(report, verdict, phases)
+            if refused:
+                skip = True
+                if self.world.on_root():
+                    self._found.append(refused)
         if skip:
             self.skipped += 1
             if self.nonfinite == "stop":
@@ -200,6 +229,8 @@ class Trainer:
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
         self.step += 1
+        self.sparsity.add(verdict.rows)
+        notes = self._adaptation.step()
         return StepResult(
             self.step,
             verdict.loss,
@@ -209,6 +240,7 @@ class Trainer:
             self._dense.hidden,
             phases.seconds,
             {category: after[category] - before[category] for category in after},
+            tuple(notes),
         )
 
     def _compute(self, batch: Any, phases: Phases) -> tuple[Report, BaseException | None]:
@@ -262,17 +294,9 @@ class Trainer:
         if not self._dense.may_overflow:
             self.exchange.finish()
             phases.lap("tables")
-        scale = 1.0
-        if self.clip:
-            names = [", ".join(part.name for part in bucket.slices) for bucket in self.buckets]
-            squares = [kernels.square_sum(bucket.gradients) for bucket in self.buckets]
-            parts = [*zip(names, squares, strict=True), *self.exchange.squares()]
-            phases.lap("update")
-            scale, dropped = limit_norm(self.service.client, parts, self.clip)
-            phases.lap("wait")
-            if dropped:
-                return dropped
-        self.exchange.update(scale)
+        if self.clip and (refused := clip_whole_norm(self.exchange, self.buckets, self.clip, phases)):
+            return refused
+        self.exchange.update()
         for bucket, state in zip(self.buckets, self._state, strict=True):
             if scale != 1.0:
                 bucket.gradients *= bucket.dtype.type(scale)
