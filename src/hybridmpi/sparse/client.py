@@ -53,7 +53,6 @@ class Client:
         self.world, self.exchange, self.memories, self.specs = world, exchange, list(memories), list(specs)
         self.traffic = Traffic()
         self.pushed = 0
-        self._open = False  # whether a push is to be followed by its norm
         self.wait_seconds = 0.0
         self._index = world.clients.index(world.rank)
         owners = len(world.owners)
@@ -221,14 +220,14 @@ class Client:
 
     # -- push ------------------------------------------------------------------------------------------------------
 
-    def unfit(self, table: int, ids: np.ndarray, values: np.ndarray) -> list[str]:
-        """Return in words what forbids to push a table's row gradients, [n, dim]: values that are not finite, or too
-        large for the wire to another node. Local; before the ranks agree on the step."""
+    def unfit(self, table: int, ids: np.ndarray, values: np.ndarray) -> str:
+        """Say what forbids to push a table's row gradients, [n, dim]: values that are not finite, or too large for the
+        wire to another node. "" if nothing does. Local; before the ranks agree on the step."""
         forms = [forms[table] for forms in self._forms]
         largest = min((form.largest for form in forms if form.largest is not None), default=None)
         bad = kernels.nonfinite_count(values) if largest is None else kernels.count_beyond(values, largest)
         if not bad:
-            return []
+            return ""
         name, found = self.specs[table].name, []
         if count := kernels.nonfinite_count(values):
             found.append(f"{count} of {values.size} values in the gradient of '{name}' are not finite")
@@ -239,7 +238,7 @@ class Client:
                     f"{count} of {values.size} values in the gradient of '{name}', on their way to owner {owner} (rank "
                     f"{self.world.owners[owner]}), exceed {form.name}'s {form.largest:.6g}"
                 )
-        return found
+        return ", ".join(found)
 
     def push(self, gradients: list[tuple[int, np.ndarray, np.ndarray]], weight: float) -> None:
         """Send the step's row gradients, (table, ids [n] unique and sorted, values [n, dim]), and this rank's weight.
@@ -278,7 +277,6 @@ class Client:
                 self._pushes[owner] += 1
                 exchange.count("push_sent", self._index, world.owners[owner], int(self._pushes[owner]))
         self.pushed += 1
-        self._open = True
 
     def clip(self, limit: float, squares: Sequence[float]) -> Norm:
         """Return the norm of the step's whole gradient, and the factor that limits it to `limit`, the same on every
@@ -288,9 +286,8 @@ class Client:
         `squares`: sums of squares of what no owner has, the same on every client: the dense gradient's. Where the norm
         is not finite, the push is taken back, on every client and owner.
         """
-        if self._norms is None or not self._open:
+        if self._norms is None:
             return norm_of(squares, limit)
-        self._open = False
         owners, root = self.world.owners, self.world.on_root()
         norm = norm_of([*self._norms.squares(), *squares], limit)
         if root:

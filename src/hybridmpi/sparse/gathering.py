@@ -27,7 +27,7 @@ class _Gathered:
 class RowGather:
     """Sends every rank's row gradients of some replicas to all ranks, and applies them there. Collective over compute.
 
-    In a step: `start`, then `finish`, then `update`. Each rank's rows arrive once at every other rank:
+    In a step: `start`, then `finish`, then `update` of every replica. Each rank's rows arrive once at every other rank:
     (p - 1) times its own bytes leave it, whichever algorithm MPI takes.
     """
 
@@ -82,7 +82,6 @@ class RowGather:
                     rows = slice(start, start + count)
                     replica.shard.staging.add(rank, gathered.ids[rows], gathered.values[rows], Form(replica.dtype))
                 start += count
-            replica.shard.aggregate(dict(enumerate(self._weights.tolist())))
         self._gathered, self._requests, self._sent = [], [], []
         weights = dict(enumerate(self._weights.tolist()))
         for replica in self.replicas:

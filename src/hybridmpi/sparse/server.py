@@ -108,6 +108,8 @@ class Server:
     def _update(self, scale: float) -> None:
         """Update the rows by what was aggregated, times `scale`; NaN drops the step."""
         if np.isnan(scale):
+            for shard in self.shards:
+                shard.forget()
             return
         for shard in self.shards:
             shard.update(self.applied + 1, scale)

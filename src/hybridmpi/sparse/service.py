@@ -54,6 +54,7 @@ class Service:
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
         self.world, self.specs = world, list(specs)
         self.number = next(world.service_numbers)
+        norms = norms and bool(specs)  # without rows there is nothing that only owners know
         owners = len(world.owners)
         between_nodes = any(world.node_of[r] != world.node_of[world.clients[0]] for r in range(world.size))
         replies = path == "message" or (path == "auto" and between_nodes)

@@ -43,8 +43,8 @@ class Staging:
         self.used = 0
         self.pieces: list[tuple[int, int, int]] = []
 
-    def add(self, client: int, ids: np.ndarray, values: np.ndarray, form: Form | None = None) -> None:
-        """Copy a client's rows in; `form`: the one they have come in, None: as the table holds them."""
+    def add(self, client: int, ids: np.ndarray, values: np.ndarray, form: Form) -> None:
+        """Copy a client's rows in, which have come in `form`."""
         start, stop = self.used, self.used + len(ids)
         if stop > len(self.ids):
             capacity = max(stop, 2 * len(self.ids))
@@ -52,10 +52,7 @@ class Staging:
             self.values, old_values = np.empty((capacity, values.shape[1]), self.values.dtype), self.values
             self.ids[:start], self.values[:start] = old_ids[:start], old_values[:start]
         self.ids[start:stop] = ids
-        if form is None:
-            self.values[start:stop] = values
-        else:
-            form.read(values, self.values[start:stop])
+        form.read(values, self.values[start:stop])
         self.pieces.append((client, start, stop))
         self.used = stop
 
@@ -111,7 +108,7 @@ class Shard:
         `weights[client]`: its examples in this step; a mean weights by them, a sum does not.
         """
         staging = self.staging
-        self._rows = NO_ROWS  # those of a dropped step, if there was one
+        self.forget()  # what a step that was left out after its sums had aggregated
         if staging.used == 0:
             return 0
         total = sum(weights.values())
@@ -160,3 +157,8 @@ class Shard:
         if scale != 1.0:
             sums *= sums.dtype.type(scale)
         self.spec.optimizer.update_rows(self.values, self.state, self._rows, sums, step)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what was aggregated. Local."""
+        self._rows = NO_ROWS

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hybridmpi import kernels
 from hybridmpi.collectives import AllReduce
 from hybridmpi.collectives.shared import room_for
 from hybridmpi.collectives.tuning import calibrate

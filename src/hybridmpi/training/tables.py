@@ -225,8 +225,8 @@ class TableExchange:
         """Update the replicas; owners do the same with what was pushed. Local."""
         self.updates += 1
         if self._gather.replicas:
-            self._gather.update(self.updates, scale)
-        self._sums.update(self.updates, scale)
+            self._gather.update(self.updates)
+        self._sums.update(self.updates)
 
     def refresh(self) -> None:
         """Fetch what dense parameters at owners are after the step. Local; waits for the owners."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi import kernels
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
 from hybridmpi.errors import UsageError
@@ -298,8 +297,6 @@ class Trainer:
             return refused
         self.exchange.update()
         for bucket, state in zip(self.buckets, self._state, strict=True):
-            if scale != 1.0:
-                bucket.gradients *= bucket.dtype.type(scale)
             self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.exchange.updates)
         phases.lap("update")
         before = self.exchange.pull_seconds()
