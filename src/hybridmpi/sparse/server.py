@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybridmpi.recording import Recording
 from hybridmpi.sparse.exchange import Exchange
 from hybridmpi.sparse.forms import Forms
 from hybridmpi.sparse.norms import OwnerNorms
@@ -81,6 +82,7 @@ class Server:
 
     def _take_push(self, client: int) -> None:
         """Copy one round of a client's push out of its slot and give the slot back."""
+        started = time.perf_counter()
         forms = self._forms[client]
         shapes = [(shard.spec.dim, form.dtype) for shard, form in zip(self.shards, forms, strict=True)]
         header, pieces = read_push(self.exchange.slot("push", client), shapes)
@@ -88,18 +90,25 @@ class Server:
             raise AssertionError(
                 f"server {self.index}: client {client} pushed step {header.step} while step {self.applied} is open"
             )
+        size = 0
         for table, ids, values in pieces:
             self.shards[table].staging.add(client, ids, values, forms[table])
+            size += ids.nbytes + values.nbytes
         if header.last:
             self._weights[client] = header.weight
         self._push_taken[client] += 1
         self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
+        if self.world.recording is not None:
+            about = {"client": client, "bytes": size}
+            self.world.recording.add("take push", started, time.perf_counter(), update=header.step + 1, **about)
 
     def _apply(self) -> None:
         """Apply the step that everybody has pushed, or begin to, where its norm decides."""
-        for shard in self.shards:
-            shard.aggregate(self._weights)
+        started = time.perf_counter()
+        rows = [shard.aggregate(self._weights) for shard in self.shards]
         self._weights.clear()
+        if self.world.recording is not None:
+            self.world.recording.add("aggregate", started, time.perf_counter(), update=self.applied + 1, rows=sum(rows))
         if self._norms is None:
             self._update(1.0)
         else:
@@ -111,13 +120,17 @@ class Server:
             for shard in self.shards:
                 shard.forget()
             return
+        started = time.perf_counter()
         for shard in self.shards:
             shard.update(self.applied + 1, scale)
         self.applied += 1
         self.publish()
+        if self.world.recording is not None:
+            self.world.recording.add("update rows", started, time.perf_counter(), update=self.applied)
 
     def _answer(self, client: int) -> None:
         """Gather the rows that a client asked for and put them, contiguous, into its reply slot."""
+        started = time.perf_counter()
         request = self.exchange.slot("request", client)
         table, rows = request[:REQUEST_HEADER_BYTES].view(np.int64).tolist()
         shard = self.shards[table]
@@ -131,6 +144,9 @@ class Server:
         self._request_taken[client] += 1
         self._replies[client] += 1
         self.exchange.count("reply_sent", self.index, target, int(self._replies[client]))
+        if self.world.recording is not None:
+            about = {"client": client, "bytes": size}
+            self.world.recording.add("answer pull", started, time.perf_counter(), update=self.applied + 1, **about)
 
     def wait_for(self, applied: int) -> None:
         """Serve until `applied` steps are applied. Local."""
@@ -157,6 +173,15 @@ class Server:
     def command_touched(self) -> list[int]:
         """Return how many rows of each table were updated here, added over the steps since the last call."""
         return [shard.take_touched() for shard in self.shards]
+
+    def command_record(self, limit: int) -> None:
+        """Record what this rank does from here on, up to `limit` intervals."""
+        self.world.recording = Recording(limit)
+
+    def command_recorded(self) -> Recording:
+        """Return what was recorded, and record no more."""
+        recording, self.world.recording = self.world.recording, None
+        return recording
 
     def command_forget_accesses(self) -> None:
         """Count the rows pushed to each part from here on."""

@@ -189,7 +189,7 @@ class Trainer:
         Nothing is changed anywhere until all ranks know that all are well: an exception on one rank is raised on all.
         """
         started = time.perf_counter()
-        phases = Phases()
+        phases = Phases(self.world.recording, self.step + 1, self.traffic)
         before = self.traffic()
         waited = self.service.client.wait_seconds
         report, failure = self._compute(batch, phases)
@@ -232,6 +232,7 @@ class Trainer:
         self.step += 1
         self.sparsity.add(verdict.rows)
         notes = self._adaptation.look(self.step)
+        phases.end()
         return StepResult(
             self.step,
             verdict.loss,
