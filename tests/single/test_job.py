@@ -69,9 +69,12 @@ def test_empty_file_is_the_defaults(write):
 
 
 def test_values_are_read(write):
-    job = read_job(
-        write('[training]\nsteps = 7\nclip = 3\nevaluate = 50\n[world]\nservers = 2\n[sparse]\npartition = "block"\n')
-    )
+    world = '[world]\nservers = 2\n[sparse]\npartition = "block"\n[modes]\n"output*" = "allreduce"\n'
+    job = read_job(write(f"[training]\nsteps = 7\nclip = 3\nevaluate = 50\n{world}"), ["modes.lstm.*=ps"])
+    assert job.modes == {"output*": "allreduce", "lstm.*": "ps"} and job.servers == 2
+    assert read_job(write(""), ["sparse.mode=allgather"]).servers == 0
+    with pytest.raises(UsageError, match=r'\[modes\] embedding = "pc".*expected "hybrid" or "ps"'):
+        read_job(write('[modes]\nembedding = "pc"\n'))
     assert (job.training.steps, job.training.clip, job.training.evaluate) == (7, 3.0, 50)
     assert isinstance(job.training.clip, float)
     assert (job.world.servers, job.sparse.partition) == (2, "block")
