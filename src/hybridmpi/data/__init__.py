@@ -1,7 +1,11 @@
 """Training data: corpora, streams of batches, sharding, prefetching, synthetic text. Everything here is Local."""
 
+from hybridmpi.data.bleu import bleu, bleu_counts
 from hybridmpi.data.corpus import Corpus, load
+from hybridmpi.data.pair_batches import PairBatch, PairBatches, held_out_batches
+from hybridmpi.data.parallel import ParallelText, load_parallel
 from hybridmpi.data.prefetch import Prefetch
+from hybridmpi.data.sentences import Pairs, Sentences
 from hybridmpi.data.sharding import block, shard
 from hybridmpi.data.streams import Batch, Streams, held_out_streams
 from hybridmpi.data.synthetic import ZipfStreams
@@ -10,12 +14,21 @@ from hybridmpi.data.vocabulary import Vocabulary
 __all__ = [
     "Batch",
     "Corpus",
+    "PairBatch",
+    "PairBatches",
+    "Pairs",
+    "ParallelText",
     "Prefetch",
+    "Sentences",
     "Streams",
     "Vocabulary",
     "ZipfStreams",
+    "bleu",
+    "bleu_counts",
     "block",
+    "held_out_batches",
     "held_out_streams",
     "load",
+    "load_parallel",
     "shard",
 ]
