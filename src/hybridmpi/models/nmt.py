@@ -152,9 +152,11 @@ class TranslationModel(Module):
 
     def _attend(self, states: Tensor, memory: Tensor, lengths: np.ndarray, wanted: np.ndarray) -> Tensor:
         """Return tanh(W [context; state]) of the `wanted` ones, int [n], of the decoder's states [b, T, 2 hidden]."""
-        size = states.shape[2]
-        contexts = autograd.attention(self.query(states), memory, lengths)
-        both = [autograd.gather_rows(part.reshape(-1, size), wanted) for part in (contexts, states)]
+        count, steps, size = states.shape
+        # Time first, as the LSTM leaves them: views, and one product for all.
+        queries = self.query(states.transpose(1, 0, 2).reshape(steps * count, size))
+        contexts = autograd.attention(queries.reshape(steps, count, size).transpose(1, 0, 2), memory, lengths)
+        both = [autograd.gather_rows(part.reshape(count * steps, size), wanted) for part in (contexts, states)]
         return self.dropout(autograd.tanh(self.combine(autograd.concatenate(both, axis=1))))
 
     def _require_evaluation(self, what: str) -> None:
