@@ -78,7 +78,9 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.mpi(ranks=[2])
 def test_sums_that_overlap_changes_are_an_error_and_no_row(ranks):
     outcome = run_mpi(ranks, ["-c", BROKEN, *COMMAND[2:], "--model", "mlp"])
-    assert outcome.failed_with(1) and "with overlap other dense parameters than without it" in outcome.output, str(outcome)
+    assert outcome.failed_with(1) and "with overlap other dense parameters than without it" in outcome.output, str(
+        outcome
+    )
     assert '"results"' not in outcome.output
 
 
@@ -102,4 +104,6 @@ def test_wrong_arguments(arguments, text, capsys):
 def test_lists_of_different_lengths(ranks):
     arguments = ["-m", "hybridmpi", "bench", "overlap", "--bucket-mib", "1,2,3", "--first-bucket-mib", "1,2"]
     outcome = run_mpi(ranks, arguments)
-    assert outcome.failed_with(2) and "--first-bucket-mib has 2 sizes and --bucket-mib 3" in outcome.output, str(outcome)
+    assert outcome.failed_with(2) and "--first-bucket-mib has 2 sizes and --bucket-mib 3" in outcome.output, str(
+        outcome
+    )

@@ -2,7 +2,7 @@
 
 from hybridmpi.data.bleu import bleu, bleu_counts
 from hybridmpi.data.corpus import Corpus, load
-from hybridmpi.data.pair_batches import PairBatch, PairBatches, held_out_batches
+from hybridmpi.data.pair_batches import PairBatch, PairBatches, held_out_pair_batches
 from hybridmpi.data.parallel import ParallelText, load_parallel
 from hybridmpi.data.prefetch import Prefetch
 from hybridmpi.data.sentences import Pairs, Sentences
@@ -26,7 +26,7 @@ __all__ = [
     "bleu",
     "bleu_counts",
     "block",
-    "held_out_batches",
+    "held_out_pair_batches",
     "held_out_streams",
     "load",
     "load_parallel",

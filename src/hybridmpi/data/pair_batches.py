@@ -100,7 +100,7 @@ class PairBatches:
         return PairBatch(*self._pairs.source.padded(mine), *self._pairs.target.padded(mine), mine, position)
 
 
-def held_out_batches(pairs: Pairs, sentences: int, rank: int = 0, ranks: int = 1) -> PairBatches:
+def held_out_pair_batches(pairs: Pairs, sentences: int, rank: int = 0, ranks: int = 1) -> PairBatches:
     """Return batches for one pass over held-out pairs, of which there is at least one; few pairs make smaller ones.
 
     The sums over them are the same for any number of ranks. Local. Raises DataError for no pairs.
