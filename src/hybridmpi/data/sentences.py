@@ -52,3 +52,8 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def sample(self, count: int) -> Pairs:
+        """Return `count` of the pairs, evenly spread; all where there are no more. Local."""
+        which = np.unique(np.linspace(0, len(self) - 1, min(count, len(self))).astype(np.int64))
+        return Pairs(*(Sentences.of(side[number] for number in which) for side in (self.source, self.target)))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "lm": "hybridmpi.training.language:LanguageRun",
+    "nmt": "hybridmpi.training.translation:TranslationRun",
 }
 
 
