@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 def check_staleness(staleness: float, ways: Mapping[str, Way]) -> None:
     """Raise UsageError unless `staleness` is 0, a whole number of steps or math.inf, and, if not 0, every parameter's
     way is "ps". Local."""
-    if isinstance(staleness, bool) or not (staleness >= 0 and (staleness == math.inf or staleness == int(staleness))):
+    number = isinstance(staleness, (int, float)) and not isinstance(staleness, bool)
+    if not number or not (staleness >= 0 and staleness in (math.inf, staleness // 1)):
         raise UsageError(
             f"staleness = {staleness!r}: expected 0 (synchronous), how many steps a rank may be ahead of the slowest "
             "one, or math.inf (asynchronous: no bound)"
