@@ -17,7 +17,6 @@ from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.shard import initialise
 
 ANY = math.inf
-BOUNDS = (1, 3, ANY)
 
 
 class Watched(Regression):
@@ -35,7 +34,7 @@ class Watched(Regression):
         return loss
 
 
-def trainer_of(world, model=None, rule=RULES[0], **options):
+def trainer_of(world, model=None, rule=optim.SGD(0.02), **options):
     return hm.Trainer(world, model or Regression(), rule, mode="ps", **options)
 
 
@@ -115,20 +114,20 @@ def check_between_nodes(comm):
 
 
 def check_all_converge(comm):
-    """A value for each id, seen with noise by no one: the loss falls by a factor of a hundred."""
+    """A value for each id, without noise: the loss falls to a twentieth."""
     values = np.random.default_rng(5).standard_normal(20)
 
     def main(world, staleness):
-        trainer = trainer_of(world, rule=optim.Adagrad(0.2), staleness=staleness)
+        trainer = trainer_of(world, rule=optim.Adagrad(0.5), staleness=staleness)
         losses = []
         drawn = (ids for ids, _ in batches(world))
-        trainer.fit(((ids, values[ids]) for ids in drawn), 80, lambda result: losses.append(result.loss))
+        trainer.fit(((ids, values[ids]) for ids in drawn), 25, lambda result: losses.append(result.loss))
         start, end = np.mean(losses[:2]), np.mean(losses[-5:])
-        assert end < 0.01 * start, (staleness, start, end)
+        assert end < 0.05 * start, (staleness, start, end)
         everybody = world.gather([array.tobytes() for array in trainer.dense_arrays()[0].values()])
         assert all(mine == everybody[0] for mine in everybody), "after fit all ranks see the same parameters"
 
-    for servers, staleness in itertools.product(server_counts(comm)[:2], (0, *BOUNDS)):
+    for servers, staleness in itertools.product(server_counts(comm)[:2], (0, 1, 3, ANY)):
         hm.run(lambda w, s=staleness: main(w, s), servers=servers, comm=comm)
 
 

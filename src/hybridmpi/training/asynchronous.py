@@ -28,6 +28,10 @@ from hybridmpi.training.results import StepResult, examples
 if TYPE_CHECKING:
     from hybridmpi.training.trainer import Trainer
 
+# A rank that holds rows keeps others waiting while it computes: between operations of backward, which may be short, it
+# looks so often whether there is anything to do for them.
+SERVE_SECONDS = 1e-3
+
 
 def check_staleness(staleness: float, ways: Mapping[str, Way]) -> None:
     """Raise UsageError unless `staleness` is 0, a whole number of steps or math.inf, and, if not 0, every parameter's
@@ -56,6 +60,7 @@ class Asynchronous:
         self._dense = dense
         self._client: AsyncClient = trainer.service.client
         self._asked_to_stop = False
+        self._served = 0.0  # when, by this rank, in the middle of a computation
         self._skipped = 0  # by this rank, since the last boundary
         self.world.add_progress(self._pass_on_stop)
 
@@ -139,12 +144,18 @@ class Asynchronous:
             in_pull = exchange.pull_seconds() - pulled
             phases.add("pull", in_pull)
             phases.lap("forward", elsewhere=in_pull)
-            # A rank that holds rows keeps others waiting as long as it computes.
-            loss.backward(between=self.world.progress if self.world.embedded else None)
+            loss.backward(between=self._serve if self.world.embedded else None)
             return weight, value
         finally:
             exchange.end_backward()  # also after a failure: nothing of this step may reach the next one
             phases.lap("backward")
+
+    def _serve(self) -> None:
+        """Do for others what a rank that holds rows owes them, in the middle of its own computation."""
+        now = time.perf_counter()
+        if now - self._served > SERVE_SECONDS:
+            self.world.progress()
+            self._served = now
 
     def _clip(self, limit: float) -> None:
         """Limit the norm of this rank's own gradient, dense and sparse."""
