@@ -17,6 +17,8 @@ from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.shard import initialise
 
 ANY = math.inf
+# Small steps: what is late grows without limit where the rate is large.
+DESCENT = optim.SGD(0.02)
 
 
 class Watched(Regression):
@@ -34,7 +36,7 @@ class Watched(Regression):
         return loss
 
 
-def trainer_of(world, model=None, rule=optim.SGD(0.02), **options):
+def trainer_of(world, model=None, rule=DESCENT, **options):
     return hm.Trainer(world, model or Regression(), rule, mode="ps", **options)
 
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybridmpi import kernels
 from hybridmpi.autograd import draws
 from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.planning.modes import Way
 from hybridmpi.sparse.asynchronous import AsyncClient
+from hybridmpi.sparse.norms import norm_of
 from hybridmpi.sparse.rows import SparseRows
 from hybridmpi.training.agreement import Report, agree
 from hybridmpi.training.dense import DenseExchange
@@ -162,14 +164,14 @@ class Asynchronous:
         exchange = self.trainer.exchange
         dense = [parameter.grad for parameter in exchange.served.parameters]
         arrays = [*dense, *(rows.values for rows in exchange.gradients)]
-        norm = math.sqrt(sum(float(np.einsum("i,i->", a.ravel(), a.ravel(), dtype=np.float64)) for a in arrays))
-        if not limit < norm < math.inf:
+        norm = norm_of([kernels.square_sum(array) for array in arrays], limit)
+        if not norm.scale < 1.0:
             return
         for gradient in dense:
-            gradient *= gradient.dtype.type(limit / norm)
+            gradient *= gradient.dtype.type(norm.scale)
         # Values of rows may be memory that a tensor shares.
         exchange.gradients = [
-            SparseRows(rows.indices, rows.values * rows.values.dtype.type(limit / norm), rows.num_rows)
+            SparseRows(rows.indices, rows.values * rows.values.dtype.type(norm.scale), rows.num_rows)
             for rows in exchange.gradients
         ]
 

@@ -31,6 +31,13 @@ class StepResult:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class ReadFailure:
+    """In place of a batch: the error that reading it raised, which all ranks must hear of."""
+
+    error: BaseException
+
+
 def examples(batch: Any) -> float:
     """Return how many examples a batch has, which its mean loss is weighted by: its `weight`, or the length of it or of
     its first array. Local."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
 from hybridmpi.training.guards import require_same_values
 from hybridmpi.training.phases import Phases
-from hybridmpi.training.results import StepResult, examples
+from hybridmpi.training.results import ReadFailure, StepResult, examples
 from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
@@ -160,7 +159,7 @@ class Trainer:
             try:
                 batch = next(iterator, None)
             except (Exception, SystemExit) as error:
-                batch = _Failure(error)
+                batch = ReadFailure(error)
             outcome = self.train_step(batch)
             if outcome is None:
                 break
@@ -248,7 +247,7 @@ class Trainer:
         report, failure = Report(stop=bool(self.stop_requested())), None
         pulled = self.exchange.pull_seconds()
         try:
-            if isinstance(batch, _Failure):
+            if isinstance(batch, ReadFailure):
                 raise batch.error
             report.weight = 0.0 if batch is None else examples(batch)
         except (Exception, SystemExit) as error:
@@ -395,10 +394,3 @@ class Trainer:
             refuse_to_part(self.world, self.step + 1, leaving=True)
         self.exchange.close()
         self._dense.close()
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """In place of a batch: the error that reading it raised, which all ranks must hear of."""
-
-    error: BaseException
