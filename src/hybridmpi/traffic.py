@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # What a byte can be. Row ids and row values are apart, so that the counters can be held against the formulas.
-CATEGORIES = ("allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "control")
+# "aggregate": what a rank lays out for the sum of its node's rows, which then are pushed once.
+CATEGORIES = ("allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "control", "aggregate")
 
 
 class Traffic:

@@ -16,8 +16,9 @@ from hybridmpi.errors import UsageError
 from hybridmpi.kernels import gather
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
+from hybridmpi.sparse.node_sum import NodeSum
 from hybridmpi.sparse.spec import TableSpec
-from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, pack_push
+from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, Sender, pack_push
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
 
@@ -45,10 +46,13 @@ class Client:
         specs: list[TableSpec],
         offsets: list[list[int]],
         path: Path,
+        node_sum: NodeSum | None = None,
     ) -> None:
-        """`offsets[owner][table]`: where the table's rows start in the owner's row memory, in bytes."""
+        """`offsets[owner][table]`: where the table's rows start in the owner's row memory, in bytes. With `node_sum`
+        the compute ranks of a node push together."""
         self.world, self.exchange, self.memory, self.specs = world, exchange, memory, specs
         self.traffic = Traffic()
+        self.node_sum = node_sum
         self.pushed = 0
         self.wait_seconds = 0.0
         self._index = world.clients.index(world.rank)
@@ -200,17 +204,18 @@ class Client:
         """Send the step's row gradients, (table, ids [n] unique and sorted, values [n, dim]), and this rank's weight.
 
         Every client pushes every step, if only to say that it has nothing: an owner applies a step when it has heard
-        everybody. One message per owner, in rounds if it is larger than a slot.
+        of everybody. One message per owner, in rounds if it is larger than a slot; with a node sum, of a node's ranks
+        together.
         """
         world, exchange = self.world, self.exchange
         # A model may push without having pulled: an owner has one step open at a time.
         self.wait_for_version()
-        pending: dict[int, list[Outgoing]] = {owner: [] for owner in range(len(world.owners))}
-        for table, ids, values in gradients:
-            values = np.ascontiguousarray(values, self.specs[table].dtype)
-            for owner, (where, local) in enumerate(self._maps[table].split(ids)):
-                if len(local):
-                    pending[owner].append(Outgoing(table, local, where, values))
+        pending = None
+        if self.node_sum is not None:
+            pending, laid_out = self.node_sum.messages(weight, gradients, self._maps)
+            self.traffic.add("aggregate", laid_out, True)
+        if pending is None:
+            pending = self._own_messages(gradients, weight)
         while pending:
             ready = [owner for owner in pending if self._push_taken[owner] == self._pushes[owner]]
             if not ready:
@@ -218,7 +223,7 @@ class Client:
                 continue
             for owner in ready:
                 message, target = self._messages[owner], world.owners[owner]
-                size, done, sent = pack_push(message, self.pushed, weight, pending[owner])
+                size, done, sent = pack_push(message, self.pushed, *pending[owner])
                 exchange.put("push", self._index, target, message[:size])
                 for category, count in (
                     ("control", sent.control),
@@ -232,4 +237,21 @@ class Client:
                 exchange.flush(world.owners[owner])
                 self._pushes[owner] += 1
                 exchange.count("push_sent", self._index, world.owners[owner], int(self._pushes[owner]))
+        if self.node_sum is not None:
+            self.node_sum.finish()
         self.pushed += 1
+
+    def _own_messages(
+        self, gradients: list[tuple[int, np.ndarray, np.ndarray]], weight: float
+    ) -> dict[int, tuple[Sender, list[Outgoing]]]:
+        """Return what this rank pushes for itself: owner -> (sender, rows)."""
+        sender = Sender(1, weight, weight)
+        messages: dict[int, tuple[Sender, list[Outgoing]]] = {
+            owner: (sender, []) for owner in range(len(self.world.owners))
+        }
+        for table, ids, values in gradients:
+            values = np.ascontiguousarray(values, self.specs[table].dtype)
+            for owner, (where, local) in enumerate(self._maps[table].split(ids)):
+                if len(local):
+                    messages[owner][1].append(Outgoing(table, local, where, values))
+        return messages

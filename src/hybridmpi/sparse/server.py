@@ -17,7 +17,7 @@ from hybridmpi.kernels import gather
 from hybridmpi.sparse.exchange import Exchange
 from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
-from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, read_push
+from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, Sender, read_push
 from hybridmpi.world import World
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class Server:
         self._push_taken = np.zeros(clients, np.int64)
         self._request_taken = np.zeros(clients, np.int64)
         self._replies = np.zeros(clients, np.int64)
-        self._weights: dict[int, float] = {}
+        # Of the open step: who has pushed all, and for how many clients.
+        self._senders: dict[int, Sender] = {}
+        self._heard = 0
         self._reply = np.empty(exchange.sizes.reply, np.uint8)
 
     def publish(self) -> None:
@@ -67,7 +69,7 @@ class Server:
             self._answer(int(client))
         for client in np.flatnonzero(pushed):
             self._take_push(int(client))
-        if len(self._weights) == len(self.world.clients):
+        if self._heard == len(self.world.clients):
             self._apply()
         self.busy_seconds += time.perf_counter() - started
         return True
@@ -75,22 +77,28 @@ class Server:
     def _take_push(self, client: int) -> None:
         """Copy one round of a client's push out of its slot and give the slot back."""
         header, pieces = read_push(self.exchange.slot("push", client), self._shapes)
-        if client in self._weights or header.step != self.applied:
+        if client in self._senders or header.step != self.applied:
             raise AssertionError(
                 f"server {self.index}: client {client} pushed step {header.step} while step {self.applied} is open"
             )
         for table, ids, values in pieces:
             self.shards[table].staging.add(client, ids, values)
         if header.last:
-            self._weights[client] = header.weight
+            self._senders[client] = header.sender
+            self._heard += header.sender.clients
         self._push_taken[client] += 1
         self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
 
     def _apply(self) -> None:
         """Apply the step that everybody has pushed."""
+        # Added in the order of the clients, whatever order they came in, as the rows are.
+        senders = dict(sorted(self._senders.items()))
+        total = sum(sender.weight for sender in senders.values())
+        averaged = {client: sender.averaged for client, sender in senders.items()}
         for shard in self.shards:
-            shard.apply(self._weights, self.applied + 1)
-        self._weights.clear()
+            shard.apply(averaged, total, self.applied + 1)
+        self._senders.clear()
+        self._heard = 0
         self.applied += 1
         self.publish()
 

@@ -8,6 +8,7 @@ from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
 from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
+from hybridmpi.sparse.node_sum import Aggregate, NodeSum, open_node_sum
 from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
@@ -29,11 +30,17 @@ class Service:
     """The tables of one job on all ranks: windows, this rank's shards, this rank's client. Collective over the world.
 
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
-    are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements.
+    are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. `aggregate`:
+    whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
     """
 
     def __init__(
-        self, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None
+        self,
+        world: World,
+        specs: list[TableSpec],
+        path: Path = "auto",
+        slot_bytes: int | None = None,
+        aggregate: Aggregate = "auto",
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
@@ -51,6 +58,7 @@ class Service:
         self.memory = RowMemory(world, [by_rank.get(rank, 0) for rank in range(world.size)], everywhere)
         self.server: Server | None = None
         self.client: Client | None = None
+        self._node_sum: NodeSum | None = None
         if world.rank in world.owners:
             owner = world.owners.index(world.rank)
             shards = []
@@ -61,7 +69,8 @@ class Service:
                 shards.append(Shard(spec, owner, owners, memory))
             self.server = Server(world, self.exchange, shards)
         if not world.is_server:
-            self.client = Client(world, self.exchange, self.memory, specs, offsets, path)
+            self._node_sum = open_node_sum(world, specs, aggregate)
+            self.client = Client(world, self.exchange, self.memory, specs, offsets, path, self._node_sum)
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
@@ -72,10 +81,19 @@ class Service:
             world.barrier()
 
     @classmethod
-    def open(cls, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None) -> Service:
+    def open(
+        cls,
+        world: World,
+        specs: list[TableSpec],
+        path: Path = "auto",
+        slot_bytes: int | None = None,
+        aggregate: Aggregate = "auto",
+    ) -> Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
         check_names(specs)
-        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes}
+        if aggregate not in ("auto", True, False):
+            raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', True or False")
+        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes, "aggregate": aggregate}
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
 
@@ -125,6 +143,9 @@ class Service:
     def _free(self) -> None:
         self.world.remove_progress(self.progress)
         self.server = self.client = None
+        if self._node_sum is not None:
+            self._node_sum.close()
+            self._node_sum = None
         self.memory.close()
         self.exchange.close()
 

@@ -81,15 +81,15 @@ class Shard:
         self.staging = Staging(spec.dim, spec.dtype)
         self._sums = np.empty((0, spec.dim), spec.dtype)
 
-    def apply(self, weights: dict[int, float], step: int) -> int:
+    def apply(self, weights: dict[int, float], total: float, step: int) -> int:
         """Sum the staged rows in rank order, update every touched row once, return how many there were. Local.
 
-        `weights[client]`: its examples in this step; a mean weights by them, a sum does not. `step` counts from 1.
+        `weights[client]`: the examples that its rows stand for, of `total` in this step; a mean weights by them, a sum
+        does not. `step` counts from 1.
         """
         staging = self.staging
         if staging.used == 0:
             return 0
-        total = sum(weights.values())
         if self.spec.reduction == "sum":
             scale_of = dict.fromkeys(weights, 1.0)
         else:
