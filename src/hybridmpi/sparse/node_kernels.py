@@ -1,6 +1,6 @@
-"""The loops of the sum over a node: the ranks' sorted row numbers merged, and their rows added straight into a message.
+"""The loops of the sum over a node: whose rows belong together, and their sums, straight into a message.
 
-All of them read one window of shared memory by positions in it: as int64 where numbers lie, as floats where rows lie.
+All of them read one window of shared memory by positions in it: words where numbers lie, rows where values lie.
 """
 
 from __future__ import annotations
@@ -8,79 +8,55 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from hybridmpi.collectives.flags import signal
-
-__all__ = ["merge", "signal", "sum_rows"]
-
 
 @njit(nogil=True, cache=True)
-def merge(words, keys, counts, places, rows, width, merged, sources, ranks, starts):
-    """Merge the ranks' sorted row numbers; return how many are different. Local.
+def collect(words, keys, counts, places, firsts):
+    """Return (numbers, rows, ranks), each [n], of all ranks' rows, in the order of the ranks. Local.
 
-    Rank r's numbers are the `counts[r]` of `words` [*] from `keys[r]` on; the row of number i stands at
-    `rows[r]` + `width` * `words[places[r] + i]`, in elements. Fills `merged` [u] with the different numbers,
-    `sources` [n] with where the rows of each stand and `ranks` [n] with whose they are, in the order of the ranks,
-    and `starts` [u + 1], where each one's begin.
+    Rank r's local row numbers are the `counts[r]` of `words` [*] from `keys[r]` on, ascending; what belongs to number i
+    is row `firsts[r]` + `words[places[r] + i]` of the window.
     """
-    heads = np.zeros(counts.size, np.int64)
-    nothing = np.iinfo(np.int64).max
-    now = np.full(counts.size, nothing)
+    size = counts.sum()
+    numbers, rows, ranks = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
+    at = 0
     for r in range(counts.size):
-        if counts[r]:
-            now[r] = words[keys[r]]
-    unique = filled = 0
-    while True:
-        least = nothing
-        for r in range(counts.size):
-            least = min(least, now[r])
-        if least == nothing:
-            break
-        merged[unique] = least
-        starts[unique] = filled
-        unique += 1
-        for r in range(counts.size):
-            if now[r] == least:
-                sources[filled] = rows[r] + width * words[places[r] + heads[r]]
-                ranks[filled] = r
-                filled += 1
-                heads[r] += 1
-                now[r] = words[keys[r] + heads[r]] if heads[r] < counts[r] else nothing
-    starts[unique] = filled
-    return unique
+        key, place, first = keys[r], places[r], firsts[r]
+        for i in range(counts[r]):
+            numbers[at], rows[at], ranks[at] = words[key + i], first + words[place + i], r
+            at += 1
+    return numbers, rows, ranks
 
 
 @njit(nogil=True, cache=True)
-def _scale(a, by, total):
-    for c in range(total.size):
-        total[c] = by * a[c]
+def group(numbers, rows, ranks, order):
+    """Return (different numbers [u]; where each one's rows begin, [u + 1]; rows [n] and ranks [n] in that order), given
+    the stable `order` of the numbers. Local."""
+    size = numbers.size
+    different, starts = np.empty(size, np.int64), np.empty(size + 1, np.int64)
+    sorted_rows, sorted_ranks = np.empty(size, np.int64), np.empty(size, np.int64)
+    unique, last = 0, -1
+    for i in range(size):
+        place = order[i]
+        number = numbers[place]
+        if number != last:
+            different[unique] = last = number
+            starts[unique] = i
+            unique += 1
+        sorted_rows[i], sorted_ranks[i] = rows[place], ranks[place]
+    starts[unique] = size
+    return different[:unique], starts[: unique + 1], sorted_rows, sorted_ranks
 
 
 @njit(nogil=True, cache=True)
-def _sum_two(a, by, b, other, total):
-    for c in range(total.size):
-        total[c] = by * a[c] + other * b[c]
-
-
-@njit(nogil=True, cache=True)
-def _add(a, by, total):
-    for c in range(total.size):
-        total[c] += by * a[c]
-
-
-@njit(nogil=True, cache=True)
-def sum_rows(flat, sources, ranks, starts, scale, first, out):
-    """Put the sums of rows `first`, `first` + 1, ... of a merge into `out` [n, d]: each rank's row times `scale[rank]`,
-    added in the order of the ranks. `flat` [*]: the window as values. Local."""
-    width = out.shape[1]
-    for j in range(out.shape[0]):
+def sum_rows(values, starts, rows, ranks, scale, first, out):
+    """Put sums `first`, `first` + 1, ... into `out` [n, d]: of each number's rows of `values` [*, d], a rank's times
+    `scale[rank]`, added in the order of the ranks. Local."""
+    for j in range(len(out)):
         begin, end = starts[first + j], starts[first + j + 1]
-        at = sources[begin]
-        a, by, total = flat[at : at + width], scale[ranks[begin]], out[j]
-        if end == begin + 1:
-            _scale(a, by, total)
-            continue
-        at = sources[begin + 1]
-        _sum_two(a, by, flat[at : at + width], scale[ranks[begin + 1]], total)
-        for i in range(begin + 2, end):
-            at = sources[i]
-            _add(flat[at : at + width], scale[ranks[i]], total)
+        total, row, by = out[j], values[rows[begin]], scale[ranks[begin]]
+        for c in range(len(total)):
+            total[c] = by * row[c]
+        for i in range(begin + 1, end):
+            row, by = values[rows[i]], scale[ranks[i]]
+            for c in range(len(total)):
+                total[c] += by * row[c]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from hybridmpi.collectives.flags import LINE, all_reached
+from hybridmpi.collectives.flags import LINE, all_reached, signal
 from hybridmpi.collectives.shared_buffer import FEW_POLLS, POLLS
 from hybridmpi.errors import HybridMPIError
 from hybridmpi.kernels import argsort_ids
-from hybridmpi.sparse.node_kernels import merge, signal, sum_rows
+from hybridmpi.sparse.node_kernels import collect, group, sum_rows
 from hybridmpi.sparse.partition import Partition
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import ID_BYTES, Outgoing, Sender
@@ -101,7 +101,8 @@ class NodeSum:
         self._distinct_at = WORDS + COUNTS + tables * self._owners
         self._data_at = _lines(8 * (self._distinct_at + 2 * tables))
         # No rank ever has more than every row of every table.
-        everything = self._data_at + sum(_lines(INDEX_BYTES * s.rows) + _lines(s.row_bytes * s.rows) for s in specs)
+        most = np.array([spec.rows for spec in specs], np.int64)
+        everything = self._data_at + int(self._blocks(most)[1].sum())
         self._region = -(-min(everything, self._data_at + LARGEST_REGION) // 4096) * 4096
         total = self._ranks * self._region
         try:
@@ -147,16 +148,20 @@ class NodeSum:
         total = float(sum(weights.tolist()))
         means = weights / total if total else np.zeros(self._ranks)
         counts = self._heads[:, COUNTS : COUNTS + tables * self._owners].reshape(-1, tables, self._owners).copy()
-        keys, places, rows = self._layout(counts)
+        keys, places, firsts = self._layout(counts)
         result: dict[int, tuple[Sender, list[Outgoing]]] = {}
         for share in self._shares:
             sums = []
             for table, spec in enumerate(self.specs):
-                at = keys[:, table, share.owner], counts[:, table, share.owner], places[:, table, share.owner]
-                if at[1].any():
+                lists = keys[:, table, share.owner], counts[:, table, share.owner], places[:, table, share.owner]
+                lists = self._cut(share, *lists)
+                if lists[1].any():
+                    numbers, rows, ranks = collect(self._words, *lists, firsts[:, table])
+                    order = argsort_ids(numbers, maps[table].count_of(share.owner))
                     scale = means if spec.reduction == "mean" else np.ones(self._ranks)
-                    sums.append(self._merge(share, table, *at, rows[:, table], scale.astype(spec.dtype)))
-            result[share.owner] = self._sender(share, total), [rows for rows in sums if rows.left]
+                    groups = group(numbers, rows, ranks, order)
+                    sums.append(SummedRows(table, self._rows_of(spec), *groups, scale.astype(spec.dtype)))
+            result[share.owner] = self._sender(share, total), sums
         self._note_distinct(result)
         return result, laid
 
@@ -192,33 +197,42 @@ class NodeSum:
         for table, parts in split.items():
             counts[table] = [len(local) for local, _ in parts]
         used = counts.sum(axis=1)
-        end = self._data_at + int((_lines(INDEX_BYTES * used) + _lines(self._row_bytes * used)).sum())
-        mine[FITS] = end <= self._region
+        mine[FITS] = self._data_at + int(self._blocks(used)[1].sum()) <= self._region
         if not mine[FITS]:
             return 0
-        keys, places, rows = self._layout(counts[None], self._rank)
+        keys, places, firsts = self._layout(counts[None], self._rank)
         for table, _, values in gradients:
             if not used[table]:
                 continue
-            spec = self.specs[table]
             for (local, place), key, where in zip(split[table], keys[0, table], places[0, table], strict=True):
                 self._words[key : key + len(local)] = local
                 self._words[where : where + len(local)] = place
-            start = rows[0, table]
-            target = self._memory[start : start + len(values) * spec.row_bytes].view(spec.dtype)
-            target.reshape(len(values), spec.dim)[:] = values
+            first = firsts[0, table]
+            self._rows_of(self.specs[table])[first : first + len(values)] = values
         return int((used * (INDEX_BYTES + self._row_bytes)).sum())
 
     def _layout(self, counts: np.ndarray, first_rank: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (keys, places, rows) for `counts` [ranks, tables, owners]: the words at which local numbers and places
-        begin, shaped alike, and the bytes at which the rows of a table do, [ranks, tables]."""
+        """Return (keys, places, firsts) for `counts` [ranks, tables, owners]: the words at which local numbers and
+        places begin, shaped alike, and the row of the window that is a table's first, [ranks, tables]."""
         used = counts.sum(axis=2)
-        index, values = _lines(INDEX_BYTES * used), _lines(self._row_bytes * used)
-        blocks = index + values
+        index, blocks = self._blocks(used)
         ranks = np.arange(first_rank, first_rank + len(counts))[:, None]
         starts = ranks * self._region + self._data_at + np.cumsum(blocks, axis=1) - blocks
         keys = starts[:, :, None] // 8 + np.cumsum(counts, axis=2) - counts
-        return keys, keys + used[:, :, None], starts + index
+        return keys, keys + used[:, :, None], -(-(starts + index) // self._row_bytes)
+
+    def _blocks(self, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bytes of the numbers, and of all, that so many rows of each table take, `used` [..., tables].
+
+        Rows begin at a multiple of their size, so that the window is an array of rows: there is room for one more.
+        """
+        index = _lines(INDEX_BYTES * used)
+        return index, index + _lines(self._row_bytes * (used + 1))
+
+    def _rows_of(self, spec: TableSpec) -> np.ndarray:
+        """Return the window as rows of a table, [*, dim]."""
+        whole = len(self._memory) // spec.row_bytes * spec.row_bytes
+        return self._memory[:whole].view(spec.dtype).reshape(-1, spec.dim)
 
     # -- everybody's rows ------------------------------------------------------------------------------------------
 
@@ -230,43 +244,24 @@ class NodeSum:
             return Sender(self._ranks - (sharers - 1), total, total)
         return Sender(1, 0.0, total)
 
-    def _merge(
-        self,
-        share: Share,
-        table: int,
-        keys: np.ndarray,
-        counts: np.ndarray,
-        places: np.ndarray,
-        rows: np.ndarray,
-        scale: np.ndarray,
-    ) -> SummedRows:
-        """Return the sums of a table's rows in this rank's share of an owner."""
-        if share.last - share.first < self._ranks:
-            skipped, counts = self._cut(share, keys, counts)
-            keys, places = keys + skipped, places + skipped
-        spec = self.specs[table]
-        most = int(counts.sum())
-        merged, sources, starts = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most + 1, np.int64)
-        ranks = np.empty(most, np.int64)
-        firsts = rows // spec.dtype.itemsize
-        unique = merge(self._words, keys, counts, places, firsts, spec.dim, merged, sources, ranks, starts)
-        flat = self._memory.view(spec.dtype)
-        return SummedRows(table, merged[:unique], spec, flat, (sources, ranks, starts, scale))
-
-    def _cut(self, share: Share, keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (skipped, counts): of each rank's rows for an owner, how many lie before this rank's share, and how
-        many in it. All ranks cut at the same rows, those that divide the longest list evenly."""
-        longest = int(np.argmax(counts))
+    def _cut(
+        self, share: Share, keys: np.ndarray, counts: np.ndarray, places: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what of each rank's rows for an owner lies in this rank's share. All ranks cut at the same rows: those
+        that divide the longest list evenly."""
+        if share.last - share.first == self._ranks:
+            return keys, counts, places
         lists = [self._words[key : key + count] for key, count in zip(keys, counts, strict=True)]
+        longest = max(lists, key=len)
 
         def before(part: int) -> np.ndarray:
-            if part == self._ranks:
-                return counts
-            row = lists[longest][counts[longest] * part // self._ranks] if part else 0
+            if part in (0, self._ranks) or not len(longest):
+                return counts if part else np.zeros_like(counts)
+            row = longest[len(longest) * part // self._ranks]
             return np.array([np.searchsorted(numbers, row) for numbers in lists])
 
         skipped = before(share.first)
-        return skipped, before(share.last) - skipped
+        return keys + skipped, before(share.last) - skipped, places + skipped
 
     def _note_distinct(self, messages: dict[int, tuple[Sender, list[Outgoing]]]) -> None:
         mine = self._distinct(self._epoch)[self._rank]
@@ -295,18 +290,26 @@ class NodeSum:
 
 
 class SummedRows(Outgoing):
-    """Rows on their way to an owner that are added up as they are written. `values` only says how wide they are."""
+    """Rows on their way to an owner that are added up while they are written: local numbers [n]; the ranks' rows, in
+    `window` [*, dim], as `group` gives them; `scale` [ranks]."""
 
     def __init__(
-        self, table: int, local: np.ndarray, spec: TableSpec, flat: np.ndarray, sums: tuple[np.ndarray, ...]
+        self,
+        table: int,
+        window: np.ndarray,
+        local: np.ndarray,
+        starts: np.ndarray,
+        rows: np.ndarray,
+        ranks: np.ndarray,
+        scale: np.ndarray,
     ) -> None:
-        super().__init__(table, local, slice(0, len(local)), np.empty((0, spec.dim), spec.dtype))
-        self._flat, self._sums = flat, sums
+        super().__init__(table, local, slice(0, len(local)), window)
+        self._sums = starts, rows, ranks, scale
 
     def write(self, rows: int, ids_out: np.ndarray, values_out: np.ndarray) -> None:
         """Write the next `rows` rows into the message."""
         ids_out[:] = self.local[self.done : self.done + rows]
-        sum_rows(self._flat, *self._sums, self.done, values_out)
+        sum_rows(self.values, *self._sums, self.done, values_out)
         self.done += rows
 
 
