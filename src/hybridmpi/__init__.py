@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridmpi import autograd, checkpoint, data, models, nn, optim
     from hybridmpi.training.dense import DenseOptions
+    from hybridmpi.training.tables import SparseOptions
     from hybridmpi.training.trainer import Trainer
     from hybridmpi.world import World, run
 
 # public name -> module; a name that is a module itself maps to None.
 _PUBLIC = {
     "DenseOptions": "hybridmpi.training.dense",
+    "SparseOptions": "hybridmpi.training.tables",
     "Trainer": "hybridmpi.training.trainer",
     "World": "hybridmpi.world",
     "autograd": None,

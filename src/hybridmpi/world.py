@@ -18,17 +18,16 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from hybridmpi.errors import HybridMPIError, LaunchError, RemoteError, UsageError
+from hybridmpi.errors import HybridMPIError, LaunchError, RemoteError
 from hybridmpi.failures import describe, exit_code_of, forget_abort_hook, install_abort_hook, speak
 from hybridmpi.memory import keep_freed_memory
+from hybridmpi.roles import Servers, assign_servers
 from hybridmpi.waiting import wait_all, wait_until
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-Servers = int | Literal["per-node"]
 
 # Where the kernel lists network devices that MPI drives by more than TCP.
 FABRICS = ("/sys/class/infiniband", "/sys/class/cxi")
@@ -84,35 +83,6 @@ def refuse_singletons(size: int, environment: dict[str, str] | os._Environ[str] 
             f"so {tasks} separate jobs would run. Use srun --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH "
             "(srun --mpi=list shows what there is), or start the ranks with mpirun inside sbatch"
         )
-
-
-def assign_servers(node_of: Sequence[int], servers: Servers) -> list[int]:
-    """Return the world ranks that become servers, ascending; empty when the compute ranks hold the shards. Local.
-
-    `node_of[r]` is the node of world rank r. "per-node" makes the last rank of every node that has at least two a
-    server. A number is spread over the nodes in turn, each giving its highest rank, and a node gives its last compute
-    rank only when no other node has one to spare. Raises LaunchError when no compute rank would remain.
-    """
-    members: dict[int, list[int]] = {}
-    for rank, node in enumerate(node_of):
-        members.setdefault(node, []).append(rank)
-    if servers == "per-node":
-        return sorted(ranks[-1] for ranks in members.values() if len(ranks) > 1)
-    if isinstance(servers, bool) or not isinstance(servers, int) or servers < 0:
-        raise UsageError(f"servers = {servers!r}: expected 'per-node' or a number from 0 up")
-    if servers >= len(node_of) and servers > 0:
-        raise LaunchError(
-            f"{servers} servers were asked for and MPI started {len(node_of)} rank{'s' * (len(node_of) > 1)}: at least "
-            f"one rank must compute. Start {servers + 1} or more ranks (mpirun -n {servers + 1}), or ask for fewer "
-            "servers (servers = 0 keeps the rows on the compute ranks)"
-        )
-    free = {node: list(ranks) for node, ranks in sorted(members.items())}
-    chosen: list[int] = []
-    while len(chosen) < servers:
-        willing = [node for node, ranks in free.items() if len(ranks) > 1] or [n for n, r in free.items() if r]
-        for node in willing[: servers - len(chosen)]:
-            chosen.append(free[node].pop())
-    return sorted(chosen)
 
 
 # Nobody sends with this tag: a probe for it finds nothing, but makes MPI move what it has to.
@@ -265,6 +235,26 @@ class World:
         if not done:
             raise RemoteError(f"rank {self.clients[0]}: {value}")
         return value
+
+    def together(self, function: Callable[[], Any]) -> list[Any]:
+        """Run `function` on every compute rank and return all results, by rank, on each. Collective over compute.
+
+        An exception on one rank is raised on all: there as it is, elsewhere as RemoteError with its text. Results must
+        be small and picklable.
+        """
+        failure: BaseException | None = None
+        mine: tuple[bool, Any]
+        try:
+            mine = (True, function())
+        except Exception as error:
+            failure, mine = error, (False, describe(error))
+        everybody = self.gather(mine)
+        if failure is not None:
+            raise failure
+        for rank, (done, value) in zip(self.clients, everybody, strict=True):
+            if not done:
+                raise RemoteError(f"rank {rank}: {value}")
+        return [value for _, value in everybody]
 
     def broadcast(self, value: Any) -> Any:
         """Send compute rank 0's picklable `value` to every compute rank, without spinning. Collective over compute."""

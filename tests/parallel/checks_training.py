@@ -65,7 +65,7 @@ def check_equals_one_process(comm):
     expected_losses, expected = alone(comm)
     assert expected_losses[-1] < expected_losses[0]
     for servers, partition in itertools.product(server_counts(comm), ("block", "cyclic")):
-        losses, arrays = train(comm, servers, partition=partition)
+        losses, arrays = train(comm, servers, sparse=hm.SparseOptions(partition=partition))
         assert np.allclose(losses, expected_losses, rtol=1e-10), (servers, partition, losses, expected_losses)
         for name, array in expected.items():
             assert np.allclose(arrays[name], array, rtol=1e-8, atol=1e-11), (servers, partition, name)
@@ -90,7 +90,10 @@ def check_same_bits_twice(comm):
 
 def check_pull_paths_give_the_same_bits(comm):
     servers = min(1, comm.Get_size() - 1)
-    runs = [train(comm, servers, dtype=np.float32, pull_path=path) for path in ("shared", "message", "get")]
+    runs = [
+        train(comm, servers, dtype=np.float32, sparse=hm.SparseOptions(pull_path=path))
+        for path in ("shared", "message", "get")
+    ]
     for losses, arrays in runs[1:]:
         assert losses == runs[0][0]
         assert all(np.array_equal(array, runs[0][1][name]) for name, array in arrays.items())
@@ -303,7 +306,7 @@ def check_a_checkpoint_continues_on_other_ranks(comm):
         world.barrier()
 
     def second(world, partition):
-        trainer = hm.Trainer(world, model_of("full"), RULES[3], seed=2, partition=partition)
+        trainer = hm.Trainer(world, model_of("full"), RULES[3], seed=2, sparse=hm.SparseOptions(partition=partition))
         meta = trainer.load(folder)
         assert meta["note"] == "half" and trainer.step == 3
         streams = streams_for(world)

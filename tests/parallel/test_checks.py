@@ -43,6 +43,26 @@ def test_aggregation(ranks):
     run_checks("checks_aggregation", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_moving(ranks):
+    run_checks("checks_moving", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_placement(ranks):
+    run_checks("checks_placement", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_modes(ranks):
+    run_checks("checks_modes", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_planning(ranks):
+    run_checks("checks_planning", ranks)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hybridmpi.errors import HybridMPIError, RemoteError, UsageError
-from hybridmpi.world import Servers, World
+from hybridmpi.roles import Servers
+from hybridmpi.world import World
 
 # A repetition of a fast call repeats it until about this much time has passed, so that the clock and the skew of the
 # ranks at its start do not count.

@@ -44,9 +44,10 @@ from hybridmpi.data import ZipfStreams
 from hybridmpi.errors import UsageError
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.optim import SGD, Adagrad, Optimizer
+from hybridmpi.roles import Servers
 from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.trainer import StepResult, Trainer
-from hybridmpi.world import Servers, World
+from hybridmpi.world import World
 
 MIB = 1 << 20
 WARMUP_STEPS = 3

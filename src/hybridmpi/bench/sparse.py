@@ -21,10 +21,11 @@ import numpy as np
 from hybridmpi.bench.measure import alternate, at_least, ratio, require, row, server_count
 from hybridmpi.errors import UsageError
 from hybridmpi.optim import Adagrad
+from hybridmpi.roles import Servers
 from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.shard import initialise
 from hybridmpi.sparse.spec import TableSpec
-from hybridmpi.world import Servers, World
+from hybridmpi.world import World
 
 RULE = Adagrad(0.1, initial=0.1)
 PATHS = ("shared", "message", "get")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from hybridmpi.planning.modes import Way
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.world import World
 
@@ -68,41 +69,60 @@ class Plan:
         ])  # fmt: skip
 
 
+class Located(Protocol):
+    """What a plan asks of the tables of a model: their specs, each one's way, and how this rank pulls rows."""
+
+    specs: Sequence[TableSpec]
+    ways: Mapping[str, Way]
+    paths: Sequence[str]
+
+    def describe_sum(self, nbytes: int) -> str:
+        """Return how a table's whole gradient is summed."""
+        ...
+
+
 def make_plan(
     world: World,
     parameters: Sequence[tuple[str, Parameter]],
-    specs: Sequence[TableSpec],
+    tables: Located,
     buckets: Sequence[Bucket],
     allreduce: AllReduce,
-    paths: Sequence[str],
 ) -> Plan:
-    """Return the plan of a model: dense parameters by all-reduce, tables to their owners. Local.
-
-    `paths`: how this rank pulls rows from each owner ("shared", "message", "get").
-    """
+    """Return the plan of a model: how each parameter's gradient travels, and where its values live. Local."""
     ranks, owners = len(world.clients), len(world.owners)
     bucket_of = {part.name: number for number, bucket in enumerate(buckets) for part in bucket.slices}
     summed = [allreduce.describe(bucket.values.nbytes) for bucket in buckets]
+    holder = "compute rank" if world.embedded else "server"
+    by = ", ".join(sorted({"shared memory" if p == "shared" else f"{p}s" for p in tables.paths}))
+    specs = {spec.name: spec for spec in tables.specs}
     entries = []
+
+    def add_rows(spec: TableSpec, shape: tuple[int, ...], kind: str) -> None:
+        sizes = [n for owner in range(owners) if (n := spec.map(owners).count_of(owner))] or [0]
+        dealt = f", {spec.partition}, {min(sizes):,} to {max(sizes):,} rows each" if len(sizes) > 1 else ""
+        what = "rows pushed to owners, pulled" if kind == "sparse" else "pushed whole to owners, pulled whole"
+        lives = f"{count(len(sizes), holder)}{dealt}"
+        entries.append(Entry(spec.name, shape, spec.dtype.name, kind, f"{what} by {by}", lives))
+
     for name, p in parameters:
+        if name in specs:
+            add_rows(specs[name], p.shape, "dense")
+            continue
         number = bucket_of[name]
         travels = f"{summed[number]}, bucket {number}"
         entries.append(Entry(name, p.shape, p.dtype.name, "dense", travels, "every compute rank"))
-    holder = "compute rank" if world.embedded else "server"
-    by = ", ".join(sorted({"shared memory" if p == "shared" else f"{p}s" for p in paths}))
-    for spec in specs:
-        sizes = [spec.map(owners).count_of(owner) for owner in range(owners)]
-        dealt = f", {spec.partition}, {min(sizes):,} to {max(sizes):,} rows each" if owners > 1 else ""
-        entries.append(
-            Entry(
-                spec.name,
-                (spec.rows, spec.dim),
-                spec.dtype.name,
-                "sparse",
-                f"rows pushed to owners, pulled by {by}",
-                f"{count(owners, holder)}{dealt}",
-            )
-        )
+    dense = {name for name, _ in parameters}
+    for spec in tables.specs:
+        way, shape = tables.ways[spec.name], (spec.rows, spec.dim)
+        if spec.name in dense:
+            continue
+        if way == "ps":
+            add_rows(spec, shape, "sparse")
+            continue
+        travels = f"rows gathered by {count(ranks, 'rank')}"
+        if way == "allreduce":
+            travels = f"whole: {tables.describe_sum(spec.rows * spec.row_bytes)}"
+        entries.append(Entry(spec.name, shape, spec.dtype.name, "sparse", travels, "every compute rank"))
     topology = allreduce.topology.describe() if allreduce.topology.supernodes > 1 else ""
     return Plan(tuple(entries), ranks, len(world.servers), world.nodes, topology)
 

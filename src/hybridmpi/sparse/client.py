@@ -42,15 +42,13 @@ class Client:
         self,
         world: World,
         exchange: Exchange,
-        memory: RowMemory,
+        memories: list[RowMemory],
         specs: list[TableSpec],
-        offsets: list[list[int]],
         path: Path,
         node_sum: NodeSum | None = None,
     ) -> None:
-        """`offsets[owner][table]`: where the table's rows start in the owner's row memory, in bytes. With `node_sum`
-        the compute ranks of a node push together."""
-        self.world, self.exchange, self.memory, self.specs = world, exchange, memory, specs
+        """With `node_sum` the compute ranks of a node push together."""
+        self.world, self.exchange, self.memories, self.specs = world, exchange, list(memories), list(specs)
         self.traffic = Traffic()
         self.node_sum = node_sum
         self.pushed = 0
@@ -58,7 +56,6 @@ class Client:
         self._index = world.clients.index(world.rank)
         owners = len(world.owners)
         self._maps = [spec.map(owners) for spec in specs]
-        self._offsets = offsets
         self._versions = exchange.watch("version")
         self._push_taken = exchange.watch("push_taken")
         self._reply_sent = exchange.watch("reply_sent")
@@ -80,9 +77,17 @@ class Client:
             )
         return "message" if path == "auto" else path
 
+    def relay(self, table: int, spec: TableSpec, memory: RowMemory) -> None:
+        """Find a table's rows where `spec` deals them to, in `memory`, from now on. Local."""
+        self.specs[table], self.memories[table] = spec, memory
+        self._maps[table] = spec.map(len(self.world.owners))
+        for owner in range(len(self.world.owners)):
+            self._shared.pop((owner, table), None)
+
     def calibrate(self) -> None:
         """Time both ways to the owners on other nodes and keep the faster one for each. Local."""
-        table = max(range(len(self.specs)), key=lambda t: self.specs[t].row_bytes, default=None)
+        held = (table for table, partition in enumerate(self._maps) if partition.parts)
+        table = max(held, key=lambda t: self.specs[t].row_bytes, default=None)
         if table is None:
             return
         spec = self.specs[table]
@@ -149,9 +154,7 @@ class Client:
         if way == "shared":
             gather(self._rows_on_node(owner, table), local, out=out)
         elif way == "get":
-            spec = self.specs[table]
-            rank = self.world.owners[owner]
-            self.memory.get_rows(out, rank, self._offsets[owner][table], spec.row_bytes, local)
+            self.memories[table].get_rows(out, self.world.owners[owner], self.specs[table].row_bytes, local)
         else:
             self._ask(table, [(owner, local, out)])
 
@@ -159,9 +162,8 @@ class Client:
         """Return an owner's rows of a table, [n, dim], as they lie in the node's shared memory."""
         key = owner, table
         if key not in self._shared:
-            spec, start = self.specs[table], self._offsets[owner][table]
-            count = self._maps[table].count_of(owner)
-            memory = self.memory.of(self.world.owners[owner])[start : start + count * spec.row_bytes]
+            spec, count = self.specs[table], self._maps[table].count_of(owner)
+            memory = self.memories[table].of(self.world.owners[owner])[: count * spec.row_bytes]
             self._shared[key] = memory.view(spec.dtype).reshape(count, spec.dim)
         return self._shared[key]
 

@@ -169,16 +169,17 @@ class Exchange:
 
 
 class RowMemory:
-    """The memory that holds the rows of all owners, shared with the ranks of their nodes. Collective over the world.
+    """The memory that holds the rows of one table, shared with the ranks of their nodes. Collective over the world.
 
-    `sizes[w]`: bytes that world rank w owns. With `everywhere`, a second window over the same memory lets ranks on
-    other nodes read rows by indexed Get.
+    Each table has its own, so that one can be dealt anew without a second copy of all. `sizes[w]`: bytes that world
+    rank w owns, rounded up to cache lines, so that no line has two writers. With `everywhere`, a second window over the
+    same memory lets ranks on other nodes read rows by indexed Get.
     """
 
     def __init__(self, world: World, sizes: list[int], everywhere: bool) -> None:
         mpi = world.mpi
         self.world = world
-        mine = sizes[world.rank]
+        mine = _lines(sizes[world.rank])
         try:
             self._shared = mpi.Win.Allocate_shared(mine, 1, comm=world.node)
         except mpi.Exception as error:
@@ -205,11 +206,11 @@ class RowMemory:
         """Return the row memory of world rank `rank`, which must be on this node, as bytes. Local."""
         return self.own if rank == self.world.rank else self._view_of(rank)
 
-    def get_rows(self, out: np.ndarray, rank: int, start: int, row_bytes: int, local: np.ndarray) -> None:
-        """Read rows `local` (local numbers, [n]) of a table that starts at byte `start` of world rank `rank`'s memory
-        into `out` [n, dim], by one Get with an indexed datatype. Local; returns when the rows are there."""
+    def get_rows(self, out: np.ndarray, rank: int, row_bytes: int, local: np.ndarray) -> None:
+        """Read rows `local` (local numbers, [n]) of world rank `rank` into `out` [n, dim], by one Get with an indexed
+        datatype. Local; returns when the rows are there."""
         mpi = self.world.mpi
-        rows = mpi.BYTE.Create_hindexed_block(row_bytes, (start + local * row_bytes).tolist())
+        rows = mpi.BYTE.Create_hindexed_block(row_bytes, (local * row_bytes).tolist())
         rows.Commit()
         try:
             self._everywhere.Get([fit_to_receive(out), out.nbytes, mpi.BYTE], rank, (0, 1, rows))

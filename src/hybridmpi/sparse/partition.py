@@ -36,6 +36,7 @@ class Piece(NamedTuple):
 class Partition:
     """The rows [0, rows) of a table dealt to parts, and the parts to `owners`: part i lies at owner homes[i].
 
+    Without any parts no owner holds a row: every compute rank has a replica of the table.
     block: contiguous ranges, sizes differing by at most one; neighbours stay together.
     cyclic: row i belongs to part i mod parts; the frequent rows at the head of a sorted vocabulary are spread.
     With fewer rows than parts, some parts have none.
@@ -49,10 +50,10 @@ class Partition:
     def __post_init__(self) -> None:
         if self.kind not in ("block", "cyclic"):
             raise UsageError(f"partition = {self.kind!r}: expected 'block' or 'cyclic'")
-        if not self.homes or not all(0 <= home < self.owners for home in self.homes):
+        if not all(0 <= home < self.owners for home in self.homes):
             raise UsageError(
-                f"a partition into {len(self.homes)} parts at owners {self.homes}: expected one part or more, each at "
-                f"an owner from 0 to {self.owners - 1}"
+                f"a partition into {len(self.homes)} parts at owners {self.homes}: expected each at an owner from 0 to "
+                f"{self.owners - 1}"
             )
 
     @classmethod

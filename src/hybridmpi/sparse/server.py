@@ -96,7 +96,7 @@ class Server:
         total = sum(sender.weight for sender in senders.values())
         averaged = {client: sender.averaged for client, sender in senders.items()}
         for shard in self.shards:
-            shard.apply(averaged, total, self.applied + 1)
+            shard.apply(averaged, self.applied + 1, total)
         self._senders.clear()
         self._heard = 0
         self.applied += 1
@@ -128,14 +128,29 @@ class Server:
         return function(**arguments)
 
     def command_statistics(self) -> dict[str, Any]:
-        """Return the seconds this server worked and the rows it holds."""
-        return {"busy_seconds": self.busy_seconds, "rows": [shard.count for shard in self.shards]}
+        """Return the seconds this server worked, the rows it holds, and per table and part that lies here the rows
+        that were pushed to it since `forget_accesses`."""
+        accesses = [
+            {piece.part: int(count) for piece, count in zip(shard.pieces, shard.accesses, strict=True)}
+            for shard in self.shards
+        ]
+        return {
+            "busy_seconds": self.busy_seconds,
+            "rows": [shard.count for shard in self.shards],
+            "accesses": accesses,
+        }
 
-    def command_save(self, directory: str) -> Any:
-        """Write this owner's shards into a checkpoint directory; return the record of the file."""
+    def command_forget_accesses(self) -> None:
+        """Count the rows pushed to each part from here on."""
+        for shard in self.shards:
+            shard.accesses[:] = 0
+
+    def command_save(self, directory: str, tables: list[str], files: int) -> Any:
+        """Write this owner's shards of `tables` into a checkpoint directory; return the record of the file. `files`:
+        how many ranks write such a file."""
         from hybridmpi.checkpoint import TableShard, write_server
 
-        tables = [
+        shards = [
             TableShard(
                 shard.spec.name,
                 shard.spec.rows,
@@ -147,9 +162,14 @@ class Server:
                 {slot: array[piece.rows] for slot, array in shard.state.items()},
             )
             for shard in self.shards
+            if shard.spec.name in tables
             for piece in shard.pieces or (NO_ROWS,)
         ]
-        return write_server(Path(directory), self.index, len(self.world.owners), tables)
+        return write_server(Path(directory), self.index, files, shards)
+
+    def command_state(self, table: int) -> dict[str, np.ndarray]:
+        """Return this owner's optimiser state of a table, in the order of its rows here. For small tables."""
+        return self.shards[table].state
 
     def command_load(self, directory: str, applied: int) -> None:
         """Read this owner's rows from a checkpoint, whatever partition wrote it, and continue from `applied` steps."""
@@ -164,7 +184,15 @@ class Server:
 
 
 def _load(saved: Checkpoint, shard: Shard, piece: Piece) -> None:
-    """Read the rows of a part, with their state, from a checkpoint."""
+    """Read the rows of a part, with their state, from a checkpoint, where they may be a dense parameter."""
+    if shard.spec.name not in saved.tables:
+        values, state = saved.read_dense()
+        name, rows = shard.spec.name, slice(piece.first, None, piece.stride)
+        shape = (shard.spec.rows, shard.spec.dim)
+        shard.values[piece.rows] = values[name].reshape(shape)[rows][: piece.count]
+        for slot, array in shard.state.items():
+            array[piece.rows] = state[slot][name].reshape(shape)[rows][: piece.count]
+        return
     slab = max(1, LOAD_BYTES // shard.spec.row_bytes)
     for start in range(0, piece.count, slab):
         count = min(slab, piece.count - start)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
 from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
+from hybridmpi.sparse.moving import Layout, move
 from hybridmpi.sparse.node_sum import Aggregate, NodeSum, open_node_sum
 from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import smallest_slot
+from hybridmpi.traffic import Traffic
 from hybridmpi.waiting import Backoff
 from hybridmpi.world import World
 
@@ -44,33 +50,27 @@ class Service:
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
-        self.world, self.specs = world, specs
+        self.world, self.specs = world, list(specs)
         self.number = next(world.service_numbers)
         owners = len(world.owners)
-        offsets, sizes = row_layout(specs, owners)
         between_nodes = any(world.node_of[r] != world.node_of[world.clients[0]] for r in range(world.size))
         replies = path == "message" or (path == "auto" and between_nodes)
-        everywhere = path == "get" or (path == "auto" and between_nodes)
+        self._everywhere = path == "get" or (path == "auto" and between_nodes)
         largest_row = max((spec.row_bytes for spec in specs), default=8)
         slots = slot_sizes(len(world.clients), owners, smallest_slot(len(specs), largest_row), replies, push=slot_bytes)
         self.exchange = Exchange(world, slots)
-        by_rank = dict(zip(world.owners, sizes, strict=True))
-        self.memory = RowMemory(world, [by_rank.get(rank, 0) for rank in range(world.size)], everywhere)
+        self.memories = [self._row_memory(spec) for spec in specs]
         self.server: Server | None = None
         self.client: Client | None = None
         self._node_sum: NodeSum | None = None
         if world.rank in world.owners:
-            owner = world.owners.index(world.rank)
-            shards = []
-            for table, spec in enumerate(specs):
-                start = offsets[owner][table]
-                count = spec.map(owners).count_of(owner)
-                memory = self.memory.own[start : start + count * spec.row_bytes]
-                shards.append(Shard(spec, owner, owners, memory))
+            shards = [self._shard(spec, memory) for spec, memory in zip(specs, self.memories, strict=True)]
+            for shard in shards:
+                shard.initialise()
             self.server = Server(world, self.exchange, shards)
         if not world.is_server:
             self._node_sum = open_node_sum(world, specs, aggregate)
-            self.client = Client(world, self.exchange, self.memory, specs, offsets, path, self._node_sum)
+            self.client = Client(world, self.exchange, self.memories, specs, path, self._node_sum)
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
@@ -134,6 +134,68 @@ class Service:
             answers.append(world.comm.recv(source=rank, tag=TAG_ANSWER))
         return answers
 
+    # -- where rows lie --------------------------------------------------------------------------------------------
+
+    def _row_memory(self, spec: TableSpec) -> RowMemory:
+        partition = spec.map(len(self.world.owners))
+        sizes = [0] * self.world.size
+        for owner, rank in enumerate(self.world.owners):
+            sizes[rank] = partition.count_of(owner) * spec.row_bytes
+        return RowMemory(self.world, sizes, self._everywhere)
+
+    def _shard(self, spec: TableSpec, memory: RowMemory) -> Shard:
+        owners = self.world.owners
+        return Shard(spec, owners.index(self.world.rank), len(owners), memory.own)
+
+    def relayout(self, table: int, spec: TableSpec, replica: Sequence[np.ndarray] = ()) -> int:
+        """Deal a table's rows to the parts and owners of `spec`, with their optimiser state, after all pushed steps are
+        applied; return the bytes that travelled. Collective over compute; the servers are told.
+
+        `replica`: where rows come from, or go to, when the table has no parts, before or then, and lies on every
+        compute rank: this one's arrays [rows, dim], values first, then each slot of the optimiser's state. Later pulls
+        and steps give the same bits as without it. An owner holds its old and its new rows of this table for a moment.
+        Raises UsageError, before anything changes, for a spec that differs in more than where rows lie.
+        """
+        old = self.specs[table]
+        if replace(spec, partition=old.partition, homes=old.homes) != old:
+            raise UsageError(
+                f"table '{old.name}': rows that move can change their partition and their homes only; got {spec}"
+            )
+        spec.map(len(self.world.owners))  # raises if it cannot be
+        if (old.homes == () or spec.homes == ()) != bool(replica):
+            raise UsageError(
+                f"table '{old.name}': a replica of it is needed where it has no parts, before or then, and only there"
+            )
+        # Until all are here, somebody may pull rows where they lie now.
+        self.world.barrier()
+        arguments = {"table": table, "spec": spec, "pushed": self.client.pushed}
+        command_servers(self.world, "relayout", self.number, arguments)
+        return self._relayout(**arguments, replica=replica)
+
+    def _relayout(self, table: int, spec: TableSpec, pushed: int, replica: Sequence[np.ndarray] = ()) -> int:
+        world, server, client = self.world, self.server, self.client
+        old, new = (s.map(len(world.owners)) for s in (self.specs[table], spec))
+        memory = self._row_memory(spec)
+        sources, targets = [], []
+        if server is not None:
+            server.wait_for(pushed)
+            shard = self._shard(spec, memory)
+            sources, targets = server.shards[table].arrays(), shard.arrays()
+        if client is not None:
+            sources, targets = (sources if old.parts else replica), (targets if new.parts else replica)
+        traffic = client.traffic if client is not None else Traffic()
+        sent = move(world, Layout.of(world, old), Layout.of(world, new), spec.held_bytes, sources, targets, traffic)
+        del sources
+        if server is not None:
+            server.shards[table] = shard
+        if client is not None:
+            client.relay(table, spec, memory)
+        self.specs[table] = spec
+        self.exchange.see()
+        self.memories[table].close()
+        self.memories[table] = memory
+        return sent
+
     def close(self) -> None:
         """Free the windows. Collective over compute; the servers are told."""
         self.world.barrier()
@@ -146,21 +208,9 @@ class Service:
         if self._node_sum is not None:
             self._node_sum.close()
             self._node_sum = None
-        self.memory.close()
+        for memory in self.memories:
+            memory.close()
         self.exchange.close()
-
-
-def row_layout(specs: list[TableSpec], owners: int) -> tuple[list[list[int]], list[int]]:
-    """Return (offsets[owner][table], bytes[owner]): where each table's rows lie in each owner's row memory. Local."""
-    offsets, sizes = [], []
-    for owner in range(owners):
-        at, starts = 0, []
-        for spec in specs:
-            starts.append(at)
-            at += -(-spec.map(owners).count_of(owner) * spec.row_bytes // 64) * 64
-        offsets.append(starts)
-        sizes.append(at)
-    return offsets, sizes
 
 
 def check_names(specs: list[TableSpec]) -> None:
@@ -199,6 +249,8 @@ def serve(world: World) -> None:
         if command == "open":
             service = Service(world, **arguments)
             services[service.number] = service
+        elif command == "relayout":
+            services[number]._relayout(**arguments)
         elif command == "close":
             services.pop(number)._free()
         else:

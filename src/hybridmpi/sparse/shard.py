@@ -21,6 +21,9 @@ def initialise(values: np.ndarray, spec: TableSpec, first: int, stride: int) -> 
         kernels.uniform_rows(values, first, stride, spec.initial_seed(), *arguments)
     elif kind == "normal":
         kernels.normal_rows(values, first, stride, spec.initial_seed(), *arguments)
+    elif kind == "made":
+        (make,) = arguments
+        values[...] = make()[first::stride][: len(values)]
     else:
         raise UsageError(
             f"table '{spec.name}': initial values {spec.initial!r}: expected ('uniform', low, high), "
@@ -67,29 +70,43 @@ class Staging:
 
 
 class Shard:
-    """One owner's rows of a table: `values` [n, dim] (shared with its node), `state` (private), and the row update."""
+    """One owner's rows of a table: `values` [n, dim] (shared with its node), `state` (private), and the row update.
+
+    New values are whatever `memory` holds: `initialise` fills them, or rows of other owners do."""
 
     def __init__(self, spec: TableSpec, owner: int, owners: int, memory: np.ndarray) -> None:
-        """`memory`: the bytes that hold the values, n * dim * itemsize of them."""
+        """`memory`: the bytes that hold the values, at least n * dim * itemsize of them."""
         self.spec = spec
         partition = spec.map(owners)
         self.pieces, self.count = partition.pieces[owner], partition.count_of(owner)
-        self.values = memory.view(spec.dtype).reshape(self.count, spec.dim)
-        for piece in self.pieces:
-            initialise(self.values[piece.rows], spec, piece.first, piece.stride)
+        self.values = memory[: self.count * spec.row_bytes].view(spec.dtype).reshape(self.count, spec.dim)
         self.state: dict[str, np.ndarray] = spec.optimizer.new_state(self.values)
         self.staging = Staging(spec.dim, spec.dtype)
         self._sums = np.empty((0, spec.dim), spec.dtype)
+        # Rows that were pushed to each part, each rank's counted, since the shard is here or it was last asked.
+        self.accesses = np.zeros(len(self.pieces), np.int64)
+        self._ends = np.array([piece.start + piece.count for piece in self.pieces], np.int64)
 
-    def apply(self, weights: dict[int, float], total: float, step: int) -> int:
+    def initialise(self) -> None:
+        """Fill the values with the initial values of their rows. Local."""
+        for piece in self.pieces:
+            initialise(self.values[piece.rows], self.spec, piece.first, piece.stride)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return all that belongs to the rows, values first, then each optimiser slot, [n, dim] each. Local."""
+        return [self.values, *(self.state[slot] for slot in self.spec.optimizer.slots)]
+
+    def apply(self, weights: dict[int, float], step: int, total: float | None = None) -> int:
         """Sum the staged rows in rank order, update every touched row once, return how many there were. Local.
 
-        `weights[client]`: the examples that its rows stand for, of `total` in this step; a mean weights by them, a sum
-        does not. `step` counts from 1.
+        `weights[client]`: the examples that its rows stand for, of `total` in this step (None: of them all); a mean
+        weights by them, a sum does not. `step` counts from 1.
         """
         staging = self.staging
         if staging.used == 0:
             return 0
+        if total is None:
+            total = sum(weights.values())
         if self.spec.reduction == "sum":
             scale_of = dict.fromkeys(weights, 1.0)
         else:
@@ -98,6 +115,7 @@ class Shard:
         ids = staging.ids[places]
         order = kernels.argsort_ids(ids, self.count)
         ordered = ids[order]
+        self.accesses += np.diff(np.searchsorted(ordered, self._ends), prepend=0)
         firsts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
         rows = ordered[firsts]
         starts = np.append(firsts, len(ordered))

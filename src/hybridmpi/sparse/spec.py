@@ -17,9 +17,10 @@ class TableSpec:
     """A table of `rows` x `dim` values of `dtype`, its initial values, its partition, and how its rows are updated.
 
     `initial`: ("uniform", low, high), ("normal", mean, deviation) or ("constant", value); the value of a row depends on
-    seed, table name and row only, never on the number of servers. `reduction`: "mean" weights every rank's gradient by
+    seed, table name and row only, never on the number of servers. ("made", function): a picklable function without
+    arguments that returns the whole table. `reduction`: "mean" weights every rank's gradient by
     its examples, "sum" adds them. `optimizer`: a row optimiser of hybridmpi.optim. `homes`: the owner of each part of
-    the partition; None: one part for each owner.
+    the partition; None: one part for each owner; (): no owner holds rows, every compute rank has a replica.
     """
 
     name: str
@@ -51,6 +52,11 @@ class TableSpec:
     def row_bytes(self) -> int:
         """Bytes of one row's values."""
         return self.dim * self.dtype.itemsize
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of one row's values and its optimiser state."""
+        return self.row_bytes * (1 + len(self.optimizer.slots))
 
     def initial_seed(self) -> int:
         """Return the seed of this table's initial values: the common seed and the name, so tables differ. Local."""

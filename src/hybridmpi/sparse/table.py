@@ -14,9 +14,14 @@ class Table:
     """One table of a service: its shape, and its rows on request. Local; a pull waits for the owners."""
 
     def __init__(self, client: Client, number: int, spec: TableSpec) -> None:
-        self.client, self.number, self.spec = client, number, spec
+        self.client, self.number = client, number
         self.name, self.rows, self.dim, self.dtype = spec.name, spec.rows, spec.dim, spec.dtype
         self.pull_seconds = 0.0
+
+    @property
+    def spec(self) -> TableSpec:
+        """What the table is, and where its rows lie at present."""
+        return self.client.specs[self.number]
 
     def pull(self, ids: np.ndarray) -> np.ndarray:
         """Return the rows `ids` (unique, sorted, checked) as [n, dim], as they are after this rank's last push."""

@@ -7,7 +7,7 @@ act on it alike. Flags travel beside the data, never by it: a NaN would hide or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from hybridmpi.world import World
 
 @dataclass
 class Report:
-    """One rank's side of a step; `loss` is the mean over its `weight` examples."""
+    """One rank's side of a step; `loss` is the mean over its `weight` examples, `rows` how many distinct rows it
+    touches of each table."""
 
     weight: float = 0.0
     loss: float = 0.0
@@ -24,6 +25,7 @@ class Report:
     nonfinite: bool = False
     stop: bool = False
     leaving: bool = False
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -36,17 +38,23 @@ class Verdict:
     nonfinite: int
     stop: int
     leaving: int
+    rows: np.ndarray
 
 
-def agree(world: World, report: Report) -> Verdict:
-    """Return the verdict on all compute ranks' reports, the same on each. Collective over compute."""
+def agree(world: World, report: Report, tables: int = 0) -> Verdict:
+    """Return the verdict on all compute ranks' reports, the same on each. Collective over compute.
+
+    `tables`: of how many every report counts rows, also one that has counted none.
+    """
     # A non-finite loss must not poison the sum: it is reported by its flag.
     loss = report.loss * report.weight if np.isfinite(report.loss) else 0.0
-    mine = np.array([report.weight, loss, report.failed, report.nonfinite, report.stop, report.leaving], np.float64)
+    mine = np.zeros(6 + tables)
+    mine[:6] = report.weight, loss, report.failed, report.nonfinite, report.stop, report.leaving
+    mine[6 : 6 + len(report.rows)] = report.rows
     total = np.empty_like(mine)
     world.wait_all([world.compute.Iallreduce(mine, total)])
-    weight, loss, *flags = total.tolist()
-    return Verdict(weight, loss / weight if weight else 0.0, *map(int, flags))
+    weight, loss, *flags = total[:6].tolist()
+    return Verdict(weight, loss / weight if weight else 0.0, *map(int, flags), total[6:].astype(np.int64))
 
 
 class Announcement:

@@ -43,6 +43,10 @@ class DenseOptions:
             if getattr(self, name) < 1:
                 raise UsageError(f"DenseOptions: {name} = {getattr(self, name)}, expected at least 1")
 
+    def open(self, world: World, nbytes: int) -> AllReduce:
+        """Return an all-reduce with room for `nbytes` of buffers. Collective over compute."""
+        return AllReduce(world, nbytes, discover(world, self.supernodes), self.wire, self.algorithm, self.check)
+
 
 class DenseExchange:
     """The buckets of a model's dense parameters, and their sums. Collective over compute.
@@ -59,14 +63,7 @@ class DenseExchange:
         require_same_parameters(world, parameters, repr(options))
         shapes = [(name, p.shape, p.dtype) for name, p in reversed(parameters)]
         self.buckets = layout(shapes, options.bucket_bytes, options.first_bucket_bytes)
-        self.allreduce = AllReduce(
-            world,
-            sum(room_for(bucket.values.nbytes) for bucket in self.buckets),
-            discover(world, options.supernodes),
-            options.wire,
-            options.algorithm,
-            options.check,
-        )
+        self.allreduce = options.open(world, sum(room_for(bucket.values.nbytes) for bucket in self.buckets))
         for bucket in self.buckets:
             bucket.gradients = self.allreduce.allocate(bucket.values.size, bucket.dtype)
         self._bucket_of = {part.name: number for number, bucket in enumerate(self.buckets) for part in bucket.slices}

@@ -20,6 +20,7 @@ from hybridmpi.training.job import Job
 from hybridmpi.training.metrics import Metrics
 from hybridmpi.training.progress import Progress
 from hybridmpi.training.signals import StopRequest
+from hybridmpi.training.tables import SparseOptions
 from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
 
@@ -68,10 +69,10 @@ class _Run:
             self.model,
             job.optimizer,
             seed=job.training.seed,
-            partition=job.world.partition,
             clip=job.training.clip,
             nonfinite=job.training.nonfinite,
             dense=dense_options(job),
+            sparse=SparseOptions(partition=job.world.partition),
         )
         rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
         self.streams = data.Streams(self.corpus.train, job.data.streams, job.data.steps, rank, ranks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-PHASES = ("pull", "forward", "backward", "overlap", "wait", "push", "allreduce", "update")
+PHASES = ("pull", "forward", "backward", "overlap", "wait", "push", "allreduce", "tables", "update")
 
 
 class Phases:

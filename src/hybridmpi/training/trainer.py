@@ -1,33 +1,30 @@
-"""Trainer: one synchronous step after another, dense gradients by all-reduce, sparse ones to their owners."""
+"""Trainer: one synchronous step after another, each parameter's gradient on its own way."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybridmpi import kernels
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
-from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError, UsageError
-from hybridmpi.failures import describe, raise_alike
+from hybridmpi.errors import UsageError
 from hybridmpi.nn import Module, clip_global_norm
 from hybridmpi.optim import Optimizer
+from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
-from hybridmpi.sparse.client import Path as PullPath
 from hybridmpi.sparse.partition import Kind
-from hybridmpi.sparse.rows import SparseRows
 from hybridmpi.sparse.service import Service
-from hybridmpi.sparse.spec import TableSpec
-from hybridmpi.sparse.table import Table
-from hybridmpi.training.agreement import Report, agree
+from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.dense import DenseExchange, DenseOptions
+from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
 from hybridmpi.training.guards import require_same_values
 from hybridmpi.training.phases import Phases
+from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
 
 
@@ -53,12 +50,13 @@ class StepResult:
 class Trainer:
     """Trains a model on all compute ranks. Collective over compute; the servers come along.
 
-    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. Its dense
-    parameters become views of flat buckets, summed over the ranks by all-reduce as `dense` says, while backward is
-    still at work; every Embedding becomes a table on the owners of rows. `seed` decides initial values and all random
-    draws. `partition`: how rows are dealt, "cyclic" or "block". `clip` > 0 limits the global norm of the dense
-    gradient. `nonfinite`: "stop" raises NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip"
-    leaves that step out on all ranks. `pull_path` forces one way of pulling rows, for measurements.
+    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. In mode
+    "hybrid" its dense parameters become views of flat buckets, summed over the ranks by all-reduce as `dense` says,
+    while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The other
+    modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every rank
+    ("allgather"); `modes` makes exceptions by name pattern, {"embedding*": "allreduce"}. `seed` decides initial values
+    and all random draws. `clip` > 0 limits the global norm of the dense gradient. `nonfinite`: "stop" raises
+    NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
     """
 
     def __init__(
@@ -67,11 +65,12 @@ class Trainer:
         model: Module,
         optimizer: Optimizer,
         seed: int = 1,
-        partition: Kind = "cyclic",
+        mode: Mode = "hybrid",
+        modes: Mapping[str, Mode] | None = None,
         clip: float = 0.0,
         nonfinite: str = "stop",
-        pull_path: PullPath = "auto",
         dense: DenseOptions = DenseOptions(),  # noqa: B008 - frozen
+        sparse: SparseOptions = SparseOptions(),  # noqa: B008 - frozen
     ) -> None:
         if world.compute is None:
             raise UsageError(f"rank {world.rank} is {world.role}: a Trainer belongs on the compute ranks (see hm.run)")
@@ -87,28 +86,37 @@ class Trainer:
         self.stop_requested: Callable[[], bool] = lambda: False
 
         model.initialise(seed)
-        self._dense = DenseExchange(world, model.parameters_in_order(), dense)
+        parameters, embeddings = model.parameters_in_order(), model.named_tables()
+        ways, _ = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
+        self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
         self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
-
-        self._embeddings = model.named_tables()
-        specs = [
-            TableSpec(name, e.rows, e.dim, e.dtype, tuple(e.init), e.reduction, partition, optimizer, seed)
-            for name, e in self._embeddings
-        ]
-        self.service = Service.open(world, specs, pull_path)
-        self.tables = [Table(self.service.client, number, spec) for number, spec in enumerate(specs)]
-        for (_, embedding), table in zip(self._embeddings, self.tables, strict=True):
-            embedding.store = table
-        self.plan: Plan = make_plan(
-            world, model.named_parameters(), specs, self.buckets, self._dense.allreduce, self.service.client.paths
+        served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
+        self.exchange = TableExchange(
+            world, embeddings, served, ways, optimizer, seed, sparse, lambda nbytes: dense.open(world, nbytes)
         )
         self._closed = False
         world.on_close(self.close)
 
     @property
+    def plan(self) -> Plan:
+        """How each parameter's gradient travels, and where its values live at present."""
+        named = self.model.named_parameters()
+        return make_plan(self.world, named, self.exchange, self.buckets, self._dense.allreduce)
+
+    @property
     def buckets(self) -> list[Bucket]:
         """The buckets of dense parameters, in the order in which backward fills them."""
         return self._dense.buckets
+
+    @property
+    def tables(self) -> Stores:
+        """The tables, in the order of their names: what holds their rows, or a whole replica."""
+        return self.exchange.tables
+
+    @property
+    def service(self) -> Service:
+        """What holds the rows of tables at owners."""
+        return self.exchange.service
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -153,31 +161,36 @@ class Trainer:
         phases = Phases()
         before = self.traffic()
         waited = self.service.client.wait_seconds
-        report, gradients, failure = self._compute(batch, phases)
-        verdict = agree(self.world, report)
+        report, failure = self._compute(batch, phases)
+        verdict = agree(self.world, report, len(self.tables))
         phases.lap("wait", elsewhere=self._dense.after)
         phases.add("allreduce", self._dense.after)
         self._stopped = verdict.stop > 0
         if verdict.leaving:
-            self._refuse_to_part(leaving=False)
+            refuse_to_part(self.world, self.step + 1, leaving=False)
         if verdict.failed:
             self._dense.finish()  # all ranks take part: nothing of this step may reach the next one
-            self._raise_together(failure)
+            raise_together(self.world, self.step + 1, failure)
         skip = verdict.nonfinite > 0
         if verdict.weight == 0 or skip or self._dense.may_overflow:
             self._dense.finish()
             phases.lap("allreduce")
         if verdict.weight == 0:
             return None
+        if not skip and self._dense.may_overflow:
+            self.exchange.start(report.weight, report.weight / verdict.weight)
+            self.exchange.finish()
+            phases.lap("tables")
+            if self._dense.overflowed() or self.exchange.overflowed():
+                skip = True
+                if self.world.on_root():  # all see it alike
+                    self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
         if skip:
-            self._handle_nonfinite(report, gradients)
-        elif self._dense.overflowed():
-            skip = True
-            if self.world.on_root():  # all see it alike
-                self._dense.found.append("the sum of dense gradients exceeds float16's 65504 on the wire")
-            self._handle_nonfinite(report, [])
+            self.skipped += 1
+            if self.nonfinite == "stop":
+                raise_nonfinite(self.world, self.step + 1, self._found)
         else:
-            self._exchange_and_update(report, gradients, phases)
+            self._exchange_and_update(report, verdict, phases)
         phases.add("wait", waited_in_pull := self.service.client.wait_seconds - waited)
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
@@ -193,11 +206,11 @@ class Trainer:
             {category: after[category] - before[category] for category in after},
         )
 
-    def _compute(self, batch: Any, phases: Phases) -> tuple[Report, list[SparseRows], BaseException | None]:
+    def _compute(self, batch: Any, phases: Phases) -> tuple[Report, BaseException | None]:
         """Forward and backward on this rank; never raises, so that every rank reaches the agreement."""
         draws.begin_step(self.seed, self.step, self.world.compute.Get_rank())
         report, failure = Report(stop=bool(self.stop_requested())), None
-        pulled = self._pull_seconds()
+        pulled = self.exchange.pull_seconds()
         try:
             if isinstance(batch, _Failure):
                 raise batch.error
@@ -205,99 +218,81 @@ class Trainer:
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
         self._dense.begin_step(report.weight)
+        self.exchange.begin_step()
         try:
             if report.weight and not report.failed:
                 loss = self.model.loss(batch)
                 report.loss = float(loss.data)
-                in_pull = self._pull_seconds() - pulled
+                in_pull = self.exchange.pull_seconds() - pulled
                 phases.add("pull", in_pull)
                 phases.lap("forward", elsewhere=in_pull)
                 loss.backward(between=self._dense.progress)
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
         self._dense.end_backward()
-        gradients = [embedding.take_gradient() for _, embedding in self._embeddings]
+        self.exchange.end_backward()
+        self._found = []
         if report.weight and not report.failed:
-            report.nonfinite = (
-                not np.isfinite(report.loss)
-                or bool(self._dense.found)
-                or any(kernels.nonfinite_count(rows.values) for rows in gradients)
-            )
+            self._found = [*self._dense.found, *self.exchange.found]
+            if not np.isfinite(report.loss):
+                self._found.insert(0, f"the loss is {report.loss}")
+            report.nonfinite = bool(self._found)
+            report.rows = self.exchange.row_counts()
         phases.lap("backward", elsewhere=self._dense.during)
         phases.add("overlap", self._dense.during)
-        return report, gradients, failure
+        return report, failure
 
-    def _exchange_and_update(self, report: Report, gradients: list[SparseRows], phases: Phases) -> None:
+    def _exchange_and_update(self, report: Report, verdict: Verdict, phases: Phases) -> None:
         """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed."""
-        rows = [(t, g.indices, g.values) for t, g in enumerate(gradients)]
-        self.service.client.push(rows, report.weight)
+        self.exchange.push(report.weight)
         phases.lap("push")
+        if not self._dense.may_overflow:
+            self.exchange.start(report.weight, report.weight / verdict.weight)
+            phases.lap("tables")
         self._dense.finish()
         phases.lap("allreduce")
+        if not self._dense.may_overflow:
+            self.exchange.finish()
+            phases.lap("tables")
         if self.clip:
             clip_global_norm([bucket.gradients for bucket in self.buckets], self.clip)
+        self.exchange.update()
         for bucket, state in zip(self.buckets, self._state, strict=True):
-            self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.service.client.pushed)
+            self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.exchange.updates)
         phases.lap("update")
+        before = self.exchange.pull_seconds()
+        self.exchange.refresh()
+        phases.add("pull", self.exchange.pull_seconds() - before)
         if self._dense.options.check:
             require_same_values(self.world, self.buckets, self.step + 1)
-
-    def _pull_seconds(self) -> float:
-        return sum(table.pull_seconds for table in self.tables)
 
     def traffic(self) -> dict[str, int]:
         """Return the bytes this rank has moved so far, by category. Local."""
         counted = self.service.client.traffic.snapshot()
-        counted["allreduce"] += sum(self._dense.allreduce.sent().values())
+        counted["allreduce"] += sum(self._dense.allreduce.sent().values()) + self.exchange.sent()
         return counted
 
-    # -- what ends or skips a step ---------------------------------------------------------------------------------
+    # -- where rows lie --------------------------------------------------------------------------------------------
 
-    def _raise_together(self, failure: BaseException | None) -> None:
-        """Raise the first failing rank's error on every rank, with the same text."""
-        world = self.world
-        mine = None if failure is None else (world.rank, describe(failure))
-        rank, text = next(entry for entry in world.gather(mine) if entry is not None)
-        message = f"rank {rank}, step {self.step + 1}: {text}"
-        if rank != world.rank:
-            raise RemoteError(message)
-        if isinstance(failure, HybridMPIError):
-            raise type(failure)(message) from failure
-        # A fault in the user's own code: its traceback says most.
-        failure.add_note(f"hybridmpi: this was rank {rank} in step {self.step + 1}")
-        raise failure
+    def repartition(
+        self, name: str, parts: int | None = None, homes: Sequence[int] | None = None, kind: Kind | None = None
+    ) -> int:
+        """Deal a table's rows to so many `parts`, at owners in turn or at `homes` (part i at owner homes[i]), block or
+        cyclic (`kind`; None: as now); return the bytes that travelled. Collective over compute, between steps.
 
-    def _refuse_to_part(self, leaving: bool) -> None:
-        """Raise on every rank, since some have ended training and the others would wait for them for ever."""
-        everybody = self.world.gather((self.world.rank, leaving))
-        gone = ", ".join(str(rank) for rank, left in everybody if left)
-        error = HybridMPIError(
-            f"step {self.step + 1}: rank {gone} has left the training (returned from main, or closed the Trainer) "
-            "while others take another step. Every compute rank takes the same steps: use Trainer.fit, or "
-            "train_step(None) on a rank without data"
-        )
-        raise_alike(self.world, error)
+        Training goes on as if nothing had moved. Raises UsageError, before anything moves, for a name that is none of a
+        table at owners and for what is no partition.
+        """
+        from hybridmpi.training.placement import repartition
 
-    def _handle_nonfinite(self, report: Report, gradients: list[SparseRows]) -> None:
-        """Stop all ranks, or let all skip this step."""
-        self.skipped += 1
-        if self.nonfinite == "skip":
-            return
-        found = list(self._dense.found)
-        if report.nonfinite:
-            if not np.isfinite(report.loss):
-                found.insert(0, f"the loss is {report.loss}")
-            for table, rows in zip(self.tables, gradients, strict=True):
-                if count := int(np.size(rows.values) - np.isfinite(rows.values).sum()):
-                    size = rows.values.size
-                    found.append(f"{count} of {size} values in the gradient of '{table.name}' are not finite")
-        everybody = self.world.gather((self.world.rank, found))
-        text = "; ".join(f"rank {rank}: {', '.join(what)}" for rank, what in everybody if what)
-        error = NonFiniteError(
-            f"step {self.step + 1}: {text}. No rank has applied this step. Lower the learning rate, set clip, or let "
-            "such steps be skipped (nonfinite = 'skip')"
-        )
-        raise_alike(self.world, error)
+        return repartition(self, name, parts, homes, kind)
+
+    def balance(self) -> str:
+        """Move parts of tables between owners if the most loaded one then has clearly less to do, by what was pushed to
+        each part since the last call; return why, or why not, in words. Collective over compute, between steps."""
+        from hybridmpi.training.placement import balance
+
+        return balance(self)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -318,13 +313,15 @@ class Trainer:
         return load(self, Path(path))
 
     def dense_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
-        """Return (parameters by name, optimiser state by slot and name) as live views. Local."""
+        """Return (dense parameters by name, optimiser state by slot and name) as live views; of parameters that lie at
+        owners the state is there, and what is here is a copy. Local."""
         parameters, state = {}, {slot: {} for slot in self.optimizer.slots}
         for bucket, slots in zip(self.buckets, self._state, strict=True):
             for part in bucket.slices:
                 parameters[part.name] = bucket.view(bucket.values, part)
                 for slot, flat in slots.items():
                     state[slot][part.name] = bucket.view(flat, part)
+        parameters |= {parameter.name: parameter.data for parameter in self.exchange.served.parameters}
         return parameters, state
 
     def close(self) -> None:
@@ -333,11 +330,9 @@ class Trainer:
             return
         self._closed = True
         self._dense.leave()
-        if agree(self.world, Report(leaving=True)).leaving < len(self.world.clients):
-            self._refuse_to_part(leaving=True)
-        for _, embedding in self._embeddings:
-            embedding.store = None
-        self.service.close()
+        if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
+            refuse_to_part(self.world, self.step + 1, leaving=True)
+        self.exchange.close()
         self._dense.close()
 
 

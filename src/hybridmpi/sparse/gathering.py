@@ -1,0 +1,96 @@
+"""Row gradients gathered to every compute rank: slices, as Horovod sends sparse gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hybridmpi.arrays import fit_to_receive, fit_to_send
+from hybridmpi.sparse.replica import Replica
+from hybridmpi.traffic import Traffic
+from hybridmpi.world import World
+
+
+@dataclass
+class _Gathered:
+    """What all ranks have for one table: `counts` rows of each rank, one rank's after the other's."""
+
+    counts: np.ndarray
+    ids: np.ndarray
+    values: np.ndarray
+
+
+class RowGather:
+    """Sends every rank's row gradients of some replicas to all ranks, and applies them there. Collective over compute.
+
+    In a step: `start`, then `finish`, then `update` of every replica. Each rank's rows arrive once at every other rank:
+    (p - 1) times its own bytes leave it, whichever algorithm MPI takes.
+    """
+
+    def __init__(self, world: World, replicas: Sequence[Replica], traffic: Traffic) -> None:
+        self.world, self.replicas, self.traffic = world, list(replicas), traffic
+        self._row_types: dict[int, Any] = {}
+        # Elements of a whole row each: counts stay below 2^31 also where the bytes do not.
+        for replica in self.replicas:
+            if replica.spec.row_bytes not in self._row_types:
+                row = world.mpi.BYTE.Create_contiguous(replica.spec.row_bytes)
+                self._row_types[replica.spec.row_bytes] = row.Commit()
+        self._near = sum(world.same_node(rank) for rank in world.clients) - 1
+        self._weights = np.empty(0)
+        self._gathered: list[_Gathered] = []
+        self._requests: list[Any] = []
+
+    def start(self, gradients: Sequence[tuple[np.ndarray, np.ndarray]], weight: float) -> None:
+        """Begin to send this rank's (ids [n], values [n, dim]) of each replica, and its examples. Waits for how many
+        rows the others have."""
+        comm, mpi = self.world.compute, self.world.mpi
+        ranks = comm.Get_size()
+        mine = np.array([weight, *(len(ids) for ids, _ in gradients)], np.float64)
+        everybody = np.empty((ranks, len(mine)), np.float64)
+        self.world.wait_all([comm.Iallgather(mine, everybody)])
+        self._weights, counts = everybody[:, 0], everybody[:, 1:].astype(np.int64)
+        self._gathered, self._requests, self._sent = [], [], []
+        for number, (replica, (ids, values)) in enumerate(zip(self.replicas, gradients, strict=True)):
+            of_ranks = counts[:, number]
+            starts = np.cumsum(of_ranks) - of_ranks
+            total = int(of_ranks.sum())
+            gathered = _Gathered(of_ranks, np.empty(total, np.int64), np.empty((total, replica.dim), replica.dtype))
+            self._gathered.append(gathered)
+            where = (of_ranks.tolist(), starts.tolist())
+            ids, values = fit_to_send(ids), fit_to_send(values.astype(replica.dtype, copy=False))
+            self._sent.append((ids, values))
+            row = self._row_types[replica.spec.row_bytes]
+            self._requests.append(comm.Iallgatherv(ids, [fit_to_receive(gathered.ids), *where, mpi.INT64_T]))
+            self._requests.append(
+                comm.Iallgatherv([values, len(ids), row], [fit_to_receive(gathered.values), *where, row])
+            )
+            for category, count in (("gather_ids", ids.nbytes), ("gather_rows", values.nbytes)):
+                self.traffic.add(category, count * self._near, True)
+                self.traffic.add(category, count * (ranks - 1 - self._near), False)
+
+    def finish(self) -> None:
+        """Wait until all rows are here, and hand them to the replicas' shards in the order of the ranks."""
+        self.world.wait_all(self._requests)
+        for replica, gathered in zip(self.replicas, self._gathered, strict=True):
+            start = 0
+            for rank, count in enumerate(gathered.counts.tolist()):
+                if count:
+                    rows = slice(start, start + count)
+                    replica.shard.staging.add(rank, gathered.ids[rows], gathered.values[rows])
+                start += count
+        self._gathered, self._requests, self._sent = [], [], []
+
+    def update(self, step: int) -> None:
+        """Apply the step, which counts from 1, to every replica. Local; the same on every rank."""
+        weights = dict(enumerate(self._weights.tolist()))
+        for replica in self.replicas:
+            replica.shard.apply(weights, step)
+
+    def close(self) -> None:
+        """Free the row types. Local."""
+        for row in self._row_types.values():
+            row.Free()
+        self._row_types = {}

@@ -1,0 +1,47 @@
+"""What ends training on all ranks alike: a failure on one, a value that is not finite, ranks that part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError
+from hybridmpi.failures import describe, raise_alike
+from hybridmpi.world import World
+
+
+def raise_together(world: World, step: int, failure: BaseException | None) -> None:
+    """Raise the first failing rank's error on every rank, with the same text. Collective over compute."""
+    mine = None if failure is None else (world.rank, describe(failure))
+    rank, text = next(entry for entry in world.gather(mine) if entry is not None)
+    message = f"rank {rank}, step {step}: {text}"
+    if rank != world.rank:
+        raise RemoteError(message)
+    if isinstance(failure, HybridMPIError):
+        raise type(failure)(message) from failure
+    # A fault in the user's own code: its traceback says most.
+    failure.add_note(f"hybridmpi: this was rank {rank} in step {step}")
+    raise failure
+
+
+def refuse_to_part(world: World, step: int, leaving: bool) -> None:
+    """Raise on every rank, since some have ended training and the others would wait for them for ever. Collective over
+    compute."""
+    everybody = world.gather((world.rank, leaving))
+    gone = ", ".join(str(rank) for rank, left in everybody if left)
+    error = HybridMPIError(
+        f"step {step}: rank {gone} has left the training (returned from main, or closed the Trainer) while others take "
+        "another step. Every compute rank takes the same steps: use Trainer.fit, or train_step(None) on a rank without "
+        "data"
+    )
+    raise_alike(world, error)
+
+
+def raise_nonfinite(world: World, step: int, found: Sequence[str]) -> None:
+    """Raise NonFiniteError on all ranks, with what each of them has `found`, in words. Collective over compute."""
+    everybody = world.gather((world.rank, list(found)))
+    text = "; ".join(f"rank {rank}: {', '.join(what)}" for rank, what in everybody if what)
+    error = NonFiniteError(
+        f"step {step}: {text}. No rank has applied this step. Lower the learning rate, set clip, or let such steps be "
+        "skipped (nonfinite = 'skip')"
+    )
+    raise_alike(world, error)
