@@ -33,6 +33,7 @@ __all__ = [  # noqa: F822 - loaded by __getattr__ on first use
     "normal_rows",
     "scatter",
     "scatter_add",
+    "scatter_add_bags",
     "segment_sum",
     "sgd_dense",
     "sgd_rows",

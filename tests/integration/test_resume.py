@@ -154,7 +154,7 @@ def test_a_signal_to_the_launcher_writes_a_checkpoint_and_resuming_goes_on(job, 
             ["model.width=16"],
             ["was made for another model", "'embedding': expected table (62, 16), found table (62, 32)"],
         ),
-        (["data.streams=6"], ["data.streams = 12", "this job has 6"]),
+        (["data.streams=6"], ["trained with data.streams = 12, this job has data.streams = 6"]),
         (["data.vocabulary=20"], ["its vocabulary is not that of", "would mean other words"]),
     ],
 )

@@ -66,3 +66,8 @@ def test_training(ranks):
 @pytest.mark.mpi(ranks=[1, 2, 4])
 def test_planning(ranks):
     run_checks("checks_planning", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_ctr(ranks):
+    run_checks("checks_ctr", ranks)

@@ -18,6 +18,7 @@ FOLDER = Path(kernels.__file__).parent
 NO_KERNELS = {"__init__", "cpu", "device", "registry", "scan_cuda"}  # files that hold no public kernel
 HELPERS = {  # shared between modules, not public
     "adam_coefficients",
+    "check_bags",
     "check_dense_update",
     "check_gradient",
     "check_halves",

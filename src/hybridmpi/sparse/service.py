@@ -147,13 +147,16 @@ class Service:
         owners = self.world.owners
         return Shard(spec, owners.index(self.world.rank), len(owners), memory.own)
 
-    def relayout(self, table: int, spec: TableSpec, replica: Sequence[np.ndarray] = ()) -> int:
+    def relayout(
+        self, table: int, spec: TableSpec, replica: Sequence[np.ndarray] = (), updates: int | None = None
+    ) -> int:
         """Deal a table's rows to the parts and owners of `spec`, with their optimiser state, after all pushed steps are
         applied; return the bytes that travelled. Collective over compute; the servers are told.
 
         `replica`: where rows come from, or go to, when the table has no parts, before or then, and lies on every
         compute rank: this one's arrays [rows, dim], values first, then each slot of the optimiser's state. Later pulls
-        and steps give the same bits as without it. An owner holds its old and its new rows of this table for a moment.
+        and steps give the same bits as without it. `updates`: how many steps the job has applied, where
+        owners that had no rows have not heard of all; None: as many as were pushed. An owner holds its old and its new rows of this table for a moment.
         Raises UsageError, before anything changes, for a spec that differs in more than where rows lie.
         """
         old = self.specs[table]
@@ -169,10 +172,13 @@ class Service:
         # Until all are here, somebody may pull rows where they lie now.
         self.world.barrier()
         arguments = {"table": table, "spec": spec, "pushed": self.client.pushed}
+        arguments["updates"] = self.client.pushed if updates is None else updates
         command_servers(self.world, "relayout", self.number, arguments)
         return self._relayout(**arguments, replica=replica)
 
-    def _relayout(self, table: int, spec: TableSpec, pushed: int, replica: Sequence[np.ndarray] = ()) -> int:
+    def _relayout(
+        self, table: int, spec: TableSpec, pushed: int, updates: int, replica: Sequence[np.ndarray] = ()
+    ) -> int:
         world, server, client = self.world, self.server, self.client
         old, new = (s.map(len(world.owners)) for s in (self.specs[table], spec))
         memory = self._row_memory(spec)
@@ -188,8 +194,11 @@ class Service:
         del sources
         if server is not None:
             server.shards[table] = shard
+            server.applied = updates
+            server.publish()
         if client is not None:
             client.relay(table, spec, memory)
+            client.pushed = updates
         self.specs[table] = spec
         self.exchange.see()
         self.memories[table].close()

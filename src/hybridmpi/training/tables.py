@@ -31,12 +31,14 @@ class SparseOptions:
     """How rows lie at their owners, and travel.
 
     `partition`: how a table's rows are dealt to parts, "cyclic" or "block". `parts`: into how many; 0: one for each
-    owner. Where they are fewer than the owners, tables begin at owners in turn. `pull_path` forces one way of pulling
+    owner. Where they are fewer than the owners, tables begin at owners in turn. `adapt_every`: steps between two looks
+    whether tables of mode "hybrid" should leave their owners, or return; 0: none. `pull_path` forces one way of pulling
     rows, for measurements.
     """
 
     partition: Kind = "cyclic"
     parts: int = 0
+    adapt_every: int = 50
     pull_path: PullPath = "auto"
 
 
@@ -67,7 +69,7 @@ class TableExchange:
         options: SparseOptions,
         make_allreduce: Callable[[int], AllReduce],
     ) -> None:
-        self.world, self.ways = world, dict(ways)
+        self.world, self.ways, self.options = world, dict(ways), options
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
         self.specs = [
             TableSpec(name, e.rows, e.dim, e.dtype, tuple(e.init), e.reduction, options.partition, optimizer, seed)
@@ -79,15 +81,17 @@ class TableExchange:
         client = self.service.client
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
-            lies = self.ways[name] == "ps"
-            table = Table(client, number, self.specs[number]) if lies else Replica(number, self.specs[number])
+            if self.ways[name] == "ps":
+                table = Table(client, number, self.specs[number])
+            else:
+                table = Replica(number, self.specs[number])
+                table.shard.initialise()
             self.tables.append(table)
             embedding.store = table
         first = len(self.tables)
         stores = [Table(client, first + number, self.specs[first + number]) for number in range(len(served))]
         self.served = ServedParameters(served, stores)
-        self._gather = RowGather(world, self.replicas("allgather"), client.traffic)
-        self._sums = TableSums(world, self.replicas("allreduce"), make_allreduce, client.traffic)
+        self._gather, self._sums = self._replica_exchanges()
         # Tables that do not lie as the options say: a resumed run is to find them so again.
         self.dealt_anew: set[int] = set()
         self.updates = 0
@@ -104,9 +108,35 @@ class TableExchange:
     def repartition(self, number: int, spec: TableSpec) -> int:
         """Deal the rows of a table at owners as `spec` says; return the bytes that travelled. Collective over
         compute; the servers come along."""
-        moved = self.service.relayout(number, spec)
+        moved = self.service.relayout(number, spec, updates=self.updates)
         self.specs[number] = spec
         self.dealt_anew.add(number)
+        return moved
+
+    def _replica_exchanges(self) -> tuple[RowGather, TableSums]:
+        traffic = self.service.client.traffic
+        return (
+            RowGather(self.world, self.replicas("allgather"), traffic),
+            TableSums(self.world, self.replicas("allreduce"), self._make_allreduce, traffic),
+        )
+
+    def change_way(self, number: int, way: Way) -> int:
+        """Let a table's gradient go another way from the next step on; return the bytes of rows that moved, to a
+        replica on every compute rank or back to owners. Collective over compute; the servers come along."""
+        table, spec = self.tables[number], self.specs[number]
+        self._sums.close()
+        self._gather.close()
+        self.ways[table.name] = way
+        moved = 0
+        if (way == "ps") == isinstance(table, Replica):
+            spec = replace(spec, homes=self._homes(number, self.options.parts))
+            kept = Replica(number, spec) if isinstance(table, Table) else table
+            moved = self.service.relayout(number, spec, kept.shard.arrays(), self.updates)
+            self.specs[number] = spec
+            self.tables[number] = Table(self.service.client, number, spec) if way == "ps" else kept
+            self.tables[number].pull_seconds = table.pull_seconds
+            self._embeddings[number][1].store = self.tables[number]
+        self._gather, self._sums = self._replica_exchanges()
         return moved
 
     def replicas(self, way: Way | None = None) -> list[Replica]:

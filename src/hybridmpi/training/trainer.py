@@ -15,15 +15,19 @@ from hybridmpi.collectives import Bucket
 from hybridmpi.errors import UsageError
 from hybridmpi.nn import Module, clip_global_norm
 from hybridmpi.optim import Optimizer
+from hybridmpi.planning.costs import Transport
+from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
 from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
+from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
 from hybridmpi.training.guards import require_same_values
 from hybridmpi.training.phases import Phases
+from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
 
@@ -34,7 +38,7 @@ class StepResult:
 
     `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something
     was not finite. `seconds` by phase and `bytes` by category are of this step; `hidden_seconds`: how long sums of
-    dense gradients were under way while backward went on.
+    dense gradients were under way while backward went on. `notes`: what was changed after it, and why, in words.
     """
 
     step: int
@@ -45,6 +49,7 @@ class StepResult:
     hidden_seconds: float
     seconds: dict[str, float] = field(repr=False)
     bytes: dict[str, int] = field(repr=False)
+    notes: tuple[str, ...] = ()
 
 
 class Trainer:
@@ -87,15 +92,30 @@ class Trainer:
 
         model.initialise(seed)
         parameters, embeddings = model.parameters_in_order(), model.named_tables()
-        ways, _ = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
+        ways, movable = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
         self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
         self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
         served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
         self.exchange = TableExchange(
             world, embeddings, served, ways, optimizer, seed, sparse, lambda nbytes: dense.open(world, nbytes)
         )
+        self.sparsity = Sparsity(self.exchange)
+        self._adaptation = Adaptation(
+            self.exchange,
+            self.sparsity,
+            movable,
+            optimizer,
+            Transport(dense_wire=dense.wire),
+            self._measure_machine,
+            sparse.adapt_every,
+        )
         self._closed = False
         world.on_close(self.close)
+
+    def _measure_machine(self) -> Machine:
+        from hybridmpi.planning.measured import measure_machine
+
+        return measure_machine(self.world)
 
     @property
     def plan(self) -> Plan:
@@ -195,6 +215,8 @@ class Trainer:
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
         self.step += 1
+        self.sparsity.add(verdict.rows)
+        notes = self._adaptation.step()
         return StepResult(
             self.step,
             verdict.loss,
@@ -204,6 +226,7 @@ class Trainer:
             self._dense.hidden,
             phases.seconds,
             {category: after[category] - before[category] for category in after},
+            tuple(notes),
         )
 
     def _compute(self, batch: Any, phases: Phases) -> tuple[Report, BaseException | None]:

@@ -1,0 +1,82 @@
+"""Mode "hybrid" in the running job: a table takes the way that is cheapest at its measured alpha, and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from hybridmpi.optim import Optimizer
+from hybridmpi.planning.alpha import Alpha
+from hybridmpi.planning.costs import Transport
+from hybridmpi.planning.decide import choose_ways, decide
+from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.workload import Sparse, Touched, Workload
+from hybridmpi.training.sparsity import Sparsity
+from hybridmpi.training.tables import TableExchange
+
+# A rank that touches a smaller part of a table than this sends less to owners than the sum of the whole table takes,
+# whatever the links: two copies of alpha w each way against 2 (p - 1) / p w and more work. The machine is measured
+# only when some table has passed it.
+CERTAIN = 0.05
+
+
+class Adaptation:
+    """Looks `every` so many steps (0: never) whether a table should leave its way. Collective over compute.
+
+    `movable`: the names of the tables that may; `measure` returns the machine, the same on every rank, when it is
+    first needed.
+    """
+
+    def __init__(
+        self,
+        exchange: TableExchange,
+        sparsity: Sparsity,
+        movable: Collection[str],
+        optimizer: Optimizer,
+        transport: Transport,
+        measure: Callable[[], Machine],
+        every: int,
+    ) -> None:
+        self.exchange, self.sparsity, self.movable, self.every = exchange, sparsity, set(movable), every
+        self._optimizer, self._transport, self._measure = optimizer, transport, measure
+        self._machine: Machine | None = None
+        self._steps = 0
+
+    def step(self) -> list[str]:
+        """Take note of a step; every so often move what should be moved, and return why, in words."""
+        self._steps += 1
+        if not self.every or self._steps % self.every or not self.movable or len(self.exchange.world.clients) == 1:
+            return []
+        ranks = self.sparsity.of_ranks()
+        moved = any(self.exchange.ways[name] != "ps" for name in self.movable)
+        if not moved and not any(ranks[name] > CERTAIN for name in self.movable):
+            return []
+        alphas = self.sparsity.levels()
+        if self._machine is None:
+            self._machine = self._measure()
+        workload = self._workload(alphas)
+        current = {parameter.name: self.exchange.ways[parameter.name] for parameter in workload.parameters}
+        chosen = choose_ways(workload, self._machine, self._transport, current)
+        said = []
+        for number, table in enumerate(list(self.exchange.tables)):
+            if table.name in self.movable and chosen[table.name] != current[table.name]:
+                parameter = next(p for p in workload.tables if p.name == table.name)
+                reason = decide(parameter, workload, chosen, self._machine, self._transport).reason
+                moved_bytes = self.exchange.change_way(number, chosen[table.name])
+                said.append(
+                    f"table '{table.name}' leaves {current[table.name]} ({moved_bytes:,} bytes moved): {reason}"
+                )
+        return said
+
+    def _workload(self, alphas: Mapping[str, Alpha]) -> Workload:
+        """Return what a step does to the tables that may move, as measured. What else it does takes as long whatever
+        their ways are."""
+        exchange, machine, slots = self.exchange, self._machine, len(self._optimizer.slots)
+        tables, touched = [], {}
+        for table, spec in zip(exchange.tables, exchange.specs, strict=False):
+            if table.name not in self.movable:
+                continue
+            parts = len(spec.homes) if spec.homes else None
+            sparse = Sparse(table.name, table.rows, table.dim, table.dtype.name, slots, (), spec.partition, parts)
+            tables.append(sparse)
+            touched[table.name] = Touched.measured(sparse, alphas[table.name], machine)
+        return Workload((), tuple(tables), touched, compute_seconds=0.0)
