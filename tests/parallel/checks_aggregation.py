@@ -178,6 +178,40 @@ def check_bytes_equal_the_formulas(comm):
         on_world(comm, servers, main, nodes_of_ranks=NODES[nodes])
 
 
+def check_rows_in_16_bits(comm):
+    """A node's sums are rounded, not what goes into them; what a sum of its ranks could exceed is refused before."""
+    rows = np.arange(200)
+
+    def main(world):
+        specs = [
+            spec("mean", 200, 6, "cyclic", optim.SGD(1.0), initial=("constant", 0.0)),
+            spec("sum", 200, 6, "block", optim.SGD(1.0), reduction="sum", initial=("constant", 0.0)),
+        ]
+        service = Service.open(world, specs, wire="float16", aggregate=True)
+        client, me = service.client, world.compute.Get_rank()
+        # One node's own sum is a number that float16 carries; its parts are not.
+        client.push([(t, rows, np.full((200, 6), 1 + (me + 1) / 4096, np.float32)) for t in range(2)], 1.0)
+        nodes = [world.node_of[rank] for rank in world.clients]
+        expected = np.zeros(2)
+        for node in set(nodes):
+            values = [1 + (c + 1) / 4096 for c, n in enumerate(nodes) if n == node]
+            expected += np.mean(values) * len(values) / len(nodes), np.sum(values)
+        for table, total in enumerate(expected):
+            found = -client.pull(table, rows)
+            assert np.allclose(found, total, rtol=2e-3), (table, total, found)
+        mates = nodes.count(world.node_of[world.rank])
+        far = any(not world.same_node(rank) for rank in world.owners)
+        most = 65504 / mates if far else np.inf
+        for value in (40000.0, 30000.0, 65504.0):
+            large = np.full((200, 6), value, np.float32)
+            assert not client.unfit(0, rows, large)
+            assert bool(client.unfit(1, rows, large)) == (value > most), (value, most)
+        service.close()
+
+    for nodes, servers in itertools.product(("pairs", "uneven"), server_counts(comm)):
+        on_world(comm, servers, main, nodes_of_ranks=NODES[nodes])
+
+
 def check_when_it_is_used(comm):
     specs = [spec("t", 10, 2, "block", optim.SGD(0.1))]
 

@@ -1,14 +1,19 @@
-"""`hybridmpi plan JOB`: how each parameter of a job would travel, what that moves, how long a step would take."""
+"""`hybridmpi plan JOB`: how each parameter of a job would travel, what that moves, how long a step would take.
+
+Started on several ranks it measures the machine that they are, and runs some steps in every mode beside that.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hybridmpi.cli.launch import UNDER_MPI
 from hybridmpi.errors import LaunchError, UsageError
 
 
@@ -23,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECTION.KEY=VALUE",
         help="replace a value of the job file; may be given several times",
     )
-    parser.add_argument("--nodes", type=int, default=1, help="nodes (1)")
+    parser.add_argument("--nodes", type=int, metavar="N", help="nodes (1)")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks in all, servers among them (3 for each node)")
     parser.add_argument("--servers", metavar="N", help="servers in all, or per-node (what the job file says)")
-    parser.add_argument("--link-gbps", type=float, default=1.0, metavar="G", help="Gbit/s of a node's link (1)")
+    parser.add_argument("--link-gbps", type=float, metavar="G", help="Gbit/s of a node's link (1)")
     parser.add_argument("--cores", type=float, metavar="N", help="cores of all nodes together (one for each rank)")
     parser.add_argument(
         "--alpha",
@@ -36,14 +41,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the fraction of a table's rows that a rank touches in a step, in place of what its data say",
     )
     parser.add_argument("--local", action="store_true", help="rows of a node's ranks are summed before they are pushed")
-    parser.add_argument("--row-wire", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--row-wire", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--measure", action="store_true", help="measure this machine, and a step of the model on it")
+    parser.add_argument("--steps", type=int, metavar="N", help="under mpirun: steps of each mode, after 3 (10)")
+    parser.add_argument(
+        "--limit", type=float, metavar="S", help="under mpirun: leave out modes whose steps would take longer (60)"
+    )
     parser.add_argument("--explain", metavar="NAME", help="all about one parameter")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+# What describes a machine that is not there, and what only ranks that are there can do.
+OF_A_MACHINE = ("nodes", "ranks", "servers", "link_gbps", "cores", "alpha", "local", "row_wire", "measure", "explain")
+OF_RANKS = ("steps", "limit")
+
+
 def run(options: argparse.Namespace) -> int:
-    """Print the plan and return the exit code. Local: needs no MPI, but for --measure."""
+    """Print the plan and return the exit code. Local, without MPI but for --measure; where MPI started several ranks,
+    collective over them."""
+    several = any(int(os.environ.get(name, 1)) > 1 for name in UNDER_MPI)
+    for name in OF_A_MACHINE if several else OF_RANKS:
+        if getattr(options, name) not in (None, False, []):
+            option = f"--{name.replace('_', '-')}"
+            if several:
+                raise UsageError(f"{option}: on several ranks the machine is the one that they are on; leave it out")
+            raise UsageError(f"{option}: expected several ranks, such as hybridmpi launch -n 3 -- plan {options.job}")
+    return _run_beside(options) if several else _predict(options)
+
+
+def _run_beside(options: argparse.Namespace) -> int:
+    """Print predictions beside what the ranks measure. Collective over the launch communicator."""
+    from hybridmpi.training.job import read_job
+    from hybridmpi.world import World
+    from hybridmpi.world import run as run_world
+
+    steps = 10 if options.steps is None else options.steps
+    limit = 60.0 if options.limit is None else options.limit
+    if steps < 1:
+        raise UsageError(f"--steps {steps}: expected at least 1")
+    job = read_job(options.job, options.overrides)
+
+    def main(world: World) -> None:
+        from hybridmpi.training.trial import try_modes
+
+        found = try_modes(world, job, steps, limit)
+        if world.on_root():
+            print(json.dumps(found.as_json(), allow_nan=False) if options.json else found, flush=True)
+
+    run_world(main, servers=job.world.servers)
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> int:
+    """Print the plan for the machine that the options describe."""
     from hybridmpi.planning.costs import Transport
     from hybridmpi.planning.machine import PAYLOAD, Machine
     from hybridmpi.planning.rates import measure_rates
@@ -51,13 +101,16 @@ def run(options: argparse.Namespace) -> int:
     from hybridmpi.training.job import read_job
 
     job = read_job(options.job, options.overrides)
-    if not options.link_gbps > 0:
-        raise UsageError(f"--link-gbps {options.link_gbps}: expected a number above 0")
+    gbps = 1.0 if options.link_gbps is None else options.link_gbps
+    if not gbps > 0:
+        raise UsageError(f"--link-gbps {gbps}: expected a number above 0")
     rates = measure_rates() if options.measure else {}
     if options.cores is not None:
         rates["cores"] = options.cores
-    compute, servers = places(options.nodes, options.ranks, options.servers, job.world.servers)
-    machine = Machine.calibrated(compute, servers, link_rate=PAYLOAD * options.link_gbps * 1e9 / 8, **rates)
+    compute, servers = places(
+        1 if options.nodes is None else options.nodes, options.ranks, options.servers, job.world.servers
+    )
+    machine = Machine.calibrated(compute, servers, link_rate=PAYLOAD * gbps * 1e9 / 8, **rates)
     describe = WORKLOADS.get(job.model.kind)
     if describe is None:
         raise UsageError(
@@ -65,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         )
     workload = describe(job, machine, options.measure)
     workload = with_alphas(workload, options.alpha, machine)
-    transport = Transport(options.local, options.row_wire, job.allreduce.wire)
+    transport = Transport(options.local, options.row_wire or "float32", job.allreduce.wire)
     outlook = Outlook(workload, machine, transport)
     if options.explain is not None:
         name = outlook.parameter(options.explain).name

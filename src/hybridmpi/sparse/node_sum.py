@@ -16,6 +16,7 @@ from hybridmpi.collectives.flags import LINE, all_reached, signal
 from hybridmpi.collectives.shared_buffer import FEW_POLLS, POLLS
 from hybridmpi.errors import HybridMPIError
 from hybridmpi.kernels import argsort_ids
+from hybridmpi.sparse.forms import BLOCK_VALUES, Form
 from hybridmpi.sparse.node_kernels import collect, group, sum_rows
 from hybridmpi.sparse.partition import Partition
 from hybridmpi.sparse.spec import TableSpec
@@ -87,15 +88,16 @@ def open_node_sum(world: World, specs: list[TableSpec], aggregate: Aggregate) ->
 class NodeSum:
     """The sum over the compute ranks of one node, `comm`. Collective over `comm`, as is every call of `messages`.
 
-    `overflows`: the steps whose rows did not fit into the node's memory and were pushed rank by rank.
+    `ranks`: how many sum. `overflows`: the steps whose rows did not fit into the node's memory and were pushed rank by
+    rank.
     """
 
     def __init__(self, world: World, comm: MPI.Intracomm, specs: list[TableSpec]) -> None:
         mpi = world.mpi
         self.world, self.specs, self._comm = world, specs, comm
         self.overflows = 0
-        self._ranks, self._rank, self._owners = comm.Get_size(), comm.Get_rank(), len(world.owners)
-        self._shares = shares_of(self._owners, self._ranks, self._rank)
+        self.ranks, self._rank, self._owners = comm.Get_size(), comm.Get_rank(), len(world.owners)
+        self._shares = shares_of(self._owners, self.ranks, self._rank)
         self._row_bytes = np.array([spec.row_bytes for spec in specs], np.int64)
         tables = len(specs)
         self._distinct_at = WORDS + COUNTS + tables * self._owners
@@ -104,35 +106,40 @@ class NodeSum:
         most = np.array([spec.rows for spec in specs], np.int64)
         everything = self._data_at + int(self._blocks(most)[1].sum())
         self._region = -(-min(everything, self._data_at + LARGEST_REGION) // 4096) * 4096
-        total = self._ranks * self._region
+        total = self.ranks * self._region
         try:
             self._window = mpi.Win.Allocate_shared(total if self._rank == 0 else 0, 1, comm=comm)
         except mpi.Exception as error:
             raise HybridMPIError(
-                f"{total:,} bytes for the row gradients of {self._ranks} ranks could not be shared on this node: "
+                f"{total:,} bytes for the row gradients of {self.ranks} ranks could not be shared on this node: "
                 f"{error}. Look at the room in /dev/shm and the memory limit of this job, or let every rank push for "
                 "itself (aggregate=False)"
             ) from error
         memory, _ = self._window.Shared_query(0)
         self._memory = np.frombuffer(memory, np.uint8)[:total]
         self._words = self._memory.view(np.int64)
-        self._heads = self._words.reshape(self._ranks, -1)[:, WORDS : self._data_at // 8]
+        self._heads = self._words.reshape(self.ranks, -1)[:, WORDS : self._data_at // 8]
         self._epoch, self._fitted = 0, False
         # Every rank touches its own region first: on machines with several memories it then lies near that rank.
-        self._memory.reshape(self._ranks, -1)[self._rank, : self._data_at] = 0
+        self._memory.reshape(self.ranks, -1)[self._rank, : self._data_at] = 0
         comm.Barrier()
 
     # -- one step --------------------------------------------------------------------------------------------------
 
     def messages(
-        self, weight: float, gradients: list[tuple[int, np.ndarray, np.ndarray]], maps: list[Partition]
+        self,
+        weight: float,
+        gradients: list[tuple[int, np.ndarray, np.ndarray]],
+        maps: list[Partition],
+        forms: list[list[Form]],
     ) -> tuple[dict[int, tuple[Sender, list[Outgoing]]] | None, int]:
         """Return (what this rank pushes for the node: owner -> (sender, rows); the bytes it laid out). Collective over
         the node's compute ranks, in every step.
 
         `weight`: this rank's examples; `gradients`: (table, ids [n] unique and sorted, values [n, dim]), a table once
-        at most; `maps`: of the tables. None instead of messages: some rank's rows do not fit, each pushes its own. The
-        rows are added as the messages are written; after the last one comes `finish`.
+        at most; `maps`: of the tables; `forms[owner][table]`: of their rows on the way there. None instead of messages:
+        some rank's rows do not fit, each pushes its own. The rows are added as the messages are written; after the last
+        one comes `finish`.
         """
         self._epoch += 1
         self._wait_for(MERGED, self._epoch - 1)
@@ -146,7 +153,7 @@ class NodeSum:
         tables = len(self.specs)
         weights = self._heads[:, WEIGHT].copy().view(np.float64)
         total = float(sum(weights.tolist()))
-        means = weights / total if total else np.zeros(self._ranks)
+        means = weights / total if total else np.zeros(self.ranks)
         counts = self._heads[:, COUNTS : COUNTS + tables * self._owners].reshape(-1, tables, self._owners).copy()
         keys, places, firsts = self._layout(counts)
         result: dict[int, tuple[Sender, list[Outgoing]]] = {}
@@ -158,9 +165,10 @@ class NodeSum:
                 if lists[1].any():
                     numbers, rows, ranks = collect(self._words, *lists, firsts[:, table])
                     order = argsort_ids(numbers, maps[table].count_of(share.owner))
-                    scale = means if spec.reduction == "mean" else np.ones(self._ranks)
+                    scale = means if spec.reduction == "mean" else np.ones(self.ranks)
                     groups = group(numbers, rows, ranks, order)
-                    sums.append(SummedRows(table, self._rows_of(spec), *groups, scale.astype(spec.dtype)))
+                    form, window = forms[share.owner][table], self._rows_of(spec)
+                    sums.append(SummedRows(table, window, form, *groups, scale.astype(spec.dtype)))
             result[share.owner] = self._sender(share, total), sums
         self._note_distinct(result)
         return result, laid
@@ -239,9 +247,9 @@ class NodeSum:
     def _sender(self, share: Share, total: float) -> Sender:
         """Return whom a message stands for. Where ranks divide an owner's rows, the first one's stands for all that
         have no share in it, and for the examples of the node; each other rank's for itself."""
-        sharers = sharers_of(share.owner, self._owners, self._ranks)
+        sharers = sharers_of(share.owner, self._owners, self.ranks)
         if share.first == 0:
-            return Sender(self._ranks - (sharers - 1), total, total)
+            return Sender(self.ranks - (sharers - 1), total, total)
         return Sender(1, 0.0, total)
 
     def _cut(
@@ -249,15 +257,15 @@ class NodeSum:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what of each rank's rows for an owner lies in this rank's share. All ranks cut at the same rows: those
         that divide the longest list evenly."""
-        if share.last - share.first == self._ranks:
+        if share.last - share.first == self.ranks:
             return keys, counts, places
         lists = [self._words[key : key + count] for key, count in zip(keys, counts, strict=True)]
         longest = max(lists, key=len)
 
         def before(part: int) -> np.ndarray:
-            if part in (0, self._ranks) or not len(longest):
+            if part in (0, self.ranks) or not len(longest):
                 return counts if part else np.zeros_like(counts)
-            row = longest[len(longest) * part // self._ranks]
+            row = longest[len(longest) * part // self.ranks]
             return np.array([np.searchsorted(numbers, row) for numbers in lists])
 
         skipped = before(share.first)
@@ -284,7 +292,7 @@ class NodeSum:
 
     def _wait_for(self, flag: int, epoch: int) -> None:
         """Wait until all ranks of the node have raised a flag to `epoch`, serving meanwhile."""
-        reached = partial(all_reached, self._words, flag, self._region // 8, self._ranks, epoch)
+        reached = partial(all_reached, self._words, flag, self._region // 8, self.ranks, epoch)
         if not reached(POLLS):
             self.world.wait_until(lambda: reached(FEW_POLLS))
 
@@ -297,19 +305,28 @@ class SummedRows(Outgoing):
         self,
         table: int,
         window: np.ndarray,
+        form: Form,
         local: np.ndarray,
         starts: np.ndarray,
         rows: np.ndarray,
         ranks: np.ndarray,
         scale: np.ndarray,
     ) -> None:
-        super().__init__(table, local, slice(0, len(local)), window)
+        super().__init__(table, local, slice(0, len(local)), window, form)
         self._sums = starts, rows, ranks, scale
 
     def write(self, rows: int, ids_out: np.ndarray, values_out: np.ndarray) -> None:
         """Write the next `rows` rows into the message."""
         ids_out[:] = self.local[self.done : self.done + rows]
-        sum_rows(self.values, *self._sums, self.done, values_out)
+        if values_out.dtype == self.values.dtype:
+            sum_rows(self.values, *self._sums, self.done, values_out)
+        else:
+            dim = self.values.shape[1]
+            block = np.empty((max(1, BLOCK_VALUES // dim), dim), self.values.dtype)
+            for start in range(0, rows, len(block)):
+                out = values_out[start : start + len(block)]
+                sum_rows(self.values, *self._sums, self.done + start, block[: len(out)])
+                self.form.write(block[: len(out)], out)
         self.done += rows
 
 

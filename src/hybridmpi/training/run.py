@@ -9,7 +9,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from hybridmpi.checkpoint import Checkpoint
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.nn import Module
+from hybridmpi.planning.modes import Mode
 from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import run_of
@@ -36,7 +37,8 @@ def run_job(world: World, job: Job, resume: str | None, stop: StopRequest) -> in
 
     `resume`: a checkpoint, or a directory of them, to continue from.
     """
-    run = run_of(job.model.kind)(world, job, resume)
+    run = run_of(job.model.kind)(world, job)
+    run.begin(resume)
     run.trainer.stop_requested = stop
     try:
         return run.train()
@@ -86,20 +88,34 @@ class Run:
 
     # -- what all kinds share --------------------------------------------------------------------------------------
 
-    def __init__(self, world: World, job: Job, resume: str | None) -> None:
+    def __init__(self, world: World, job: Job) -> None:
         self.world, self.job = world, job
         self.root = world.on_root()
         self.model = self.prepare()
-        self.trainer = Trainer(
-            world,
+
+    def open_trainer(self, mode: Mode = "hybrid", modes: Mapping[str, Mode] | None = None, **sparse: Any) -> Trainer:
+        """Return a trainer of the model as the job says. Collective over compute.
+
+        `mode`, `modes`: see Trainer; `sparse`: what SparseOptions are to say beside the job.
+        """
+        job = self.job
+        return Trainer(
+            self.world,
             self.model,
             job.optimizer,
             seed=job.training.seed,
+            mode=mode,
+            modes=modes,
             clip=job.training.clip,
             nonfinite=job.training.nonfinite,
             dense=dense_options(job),
-            sparse=SparseOptions(partition=job.world.partition),
+            sparse=SparseOptions(partition=job.world.partition, **sparse),
         )
+
+    def begin(self, resume: str | None) -> None:
+        """Make ready to train, from the checkpoint `resume` where one is given. Collective over compute."""
+        job = self.job
+        self.trainer = self.open_trainer()
         if resume is not None:
             self._resume(resume)
         self.metrics = self._open_metrics(append=resume is not None)
