@@ -86,3 +86,12 @@ def test_clipping(ranks):
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_rows_wire(ranks):
     run_checks("checks_rows_wire", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_translation(ranks):
+    run_checks("checks_translation", ranks, "check_equals_one_process")
+
+
+def test_a_translation_job_learns():
+    run_checks("checks_translation", 2, "check_the_job_learns")

@@ -109,6 +109,7 @@ class Shard:
         weights by them, a sum does not.
         """
         staging = self.staging
+        self.forget()  # what a step that was left out after its sums had aggregated
         if staging.used == 0:
             return 0
         if total is None:

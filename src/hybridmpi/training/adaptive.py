@@ -39,12 +39,10 @@ class Adaptation:
         self.exchange, self.sparsity, self.movable, self.every = exchange, sparsity, set(movable), every
         self._optimizer, self._transport, self._measure = optimizer, transport, measure
         self._machine: Machine | None = None
-        self._steps = 0
 
-    def step(self) -> list[str]:
-        """Take note of a step; every so often move what should be moved, and return why, in words."""
-        self._steps += 1
-        if not self.every or self._steps % self.every or not self.movable or len(self.exchange.world.clients) == 1:
+    def look(self, step: int) -> list[str]:
+        """After every so many steps, move what should be moved, and return why, in words."""
+        if not self.every or step % self.every or not self.movable or len(self.exchange.world.clients) == 1:
             return []
         ranks = self.sparsity.of_ranks()
         moved = any(self.exchange.ways[name] != "ps" for name in self.movable)
@@ -56,16 +54,13 @@ class Adaptation:
         workload = self._workload(alphas)
         current = {parameter.name: self.exchange.ways[parameter.name] for parameter in workload.parameters}
         chosen = choose_ways(workload, self._machine, self._transport, current)
+        leaving = [p for p in workload.tables if chosen[p.name] != current[p.name]]
         said = []
-        for number, table in enumerate(list(self.exchange.tables)):
-            if table.name in self.movable and chosen[table.name] != current[table.name]:
-                parameter = next(p for p in workload.tables if p.name == table.name)
-                reason = decide(parameter, workload, chosen, self._machine, self._transport).reason
-                moved_bytes = self.exchange.change_way(number, chosen[table.name])
-                said.append(
-                    f"table '{table.name}' leaves {current[table.name]} ({moved_bytes:,} bytes moved): {reason}"
-                )
-        return said
+        for table in leaving:
+            reason = decide(table, workload, chosen, self._machine, self._transport).reason
+            said.append(f"table '{table.name}' leaves {current[table.name]}: {reason}")
+        moved = self.exchange.change_ways({table.name: chosen[table.name] for table in leaving})
+        return [*said[:-1], f"{said[-1]}; {moved:,} bytes of rows moved"] if said else []
 
     def _workload(self, alphas: Mapping[str, Alpha]) -> Workload:
         """Return what a step does to the tables that may move, as measured. What else it does takes as long whatever

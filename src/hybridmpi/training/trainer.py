@@ -17,12 +17,13 @@ from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.machine import Machine
-from hybridmpi.planning.modes import Mode, ways_of
+from hybridmpi.planning.modes import Mode, Way, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
 from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
+from hybridmpi.training.batches import Failure, examples
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
@@ -122,9 +123,10 @@ class Trainer:
         world.on_close(self.close)
 
     def _measure_machine(self) -> Machine:
+        from hybridmpi.planning.known import known_machine
         from hybridmpi.planning.measured import measure_machine
 
-        return measure_machine(self.world)
+        return known_machine(self.world, measure_machine)
 
     @property
     def plan(self) -> Plan:
@@ -164,7 +166,7 @@ class Trainer:
             try:
                 batch = next(iterator, None)
             except (Exception, SystemExit) as error:
-                batch = _Failure(error)
+                batch = Failure(error)
             outcome = self.train_step(batch)
             if outcome is None:
                 break
@@ -229,7 +231,7 @@ class Trainer:
         after = self.traffic()
         self.step += 1
         self.sparsity.add(verdict.rows)
-        notes = self._adaptation.step()
+        notes = self._adaptation.look(self.step)
         return StepResult(
             self.step,
             verdict.loss,
@@ -248,7 +250,7 @@ class Trainer:
         report, failure = Report(stop=bool(self.stop_requested())), None
         pulled = self.exchange.pull_seconds()
         try:
-            if isinstance(batch, _Failure):
+            if isinstance(batch, Failure):
                 raise batch.error
             report.weight = 0.0 if batch is None else examples(batch)
         except (Exception, SystemExit) as error:
@@ -312,6 +314,11 @@ class Trainer:
         counted["allreduce"] += sum(self._dense.allreduce.sent().values()) + self.exchange.sent()
         return counted
 
+    def restore_ways(self, ways: Mapping[str, Way]) -> None:
+        """Let tables that measurements may move go the ways they went in an earlier run. Collective over compute."""
+        movable = self._adaptation.movable
+        self.exchange.change_ways({name: way for name, way in ways.items() if name in movable})
+
     # -- where rows lie --------------------------------------------------------------------------------------------
 
     def repartition(
@@ -374,23 +381,3 @@ class Trainer:
             refuse_to_part(self.world, self.step + 1, leaving=True)
         self.exchange.close()
         self._dense.close()
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """In place of a batch: the error that reading it raised, which all ranks must hear of."""
-
-    error: BaseException
-
-
-def examples(batch: Any) -> float:
-    """Return how many examples a batch has, which its mean loss is weighted by: its `weight`, or the length of it or of
-    its first array. Local."""
-    weight = getattr(batch, "weight", None)
-    if weight is None:
-        first = batch[0] if isinstance(batch, (tuple, list)) else batch
-        weight = len(first)
-    weight = float(weight)
-    if not (np.isfinite(weight) and weight >= 0):
-        raise UsageError(f"a batch of {weight} examples: expected a finite number from 0 up")
-    return weight
