@@ -276,6 +276,7 @@ def sparse_options(job: Job) -> SparseOptions:
         parts=section.parts,
         adapt_every=section.adapt_every,
         wire=section.wire,
+        aggregate=section.aggregate,
     )
 
 

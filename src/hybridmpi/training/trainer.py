@@ -102,7 +102,7 @@ class Trainer:
             self.sparsity,
             movable,
             optimizer,
-            Transport(row_wire=sparse.wire, dense_wire=dense.wire),
+            Transport(self.exchange.aggregates, sparse.wire, dense.wire),
             sparse.adapt_every,
         )
         self._asynchronous = Asynchronous(self, self._dense) if staleness else None
