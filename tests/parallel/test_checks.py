@@ -54,11 +54,6 @@ def test_modes(ranks):
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_async(ranks):
-    run_checks("checks_async", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_adaptive(ranks):
     run_checks("checks_adaptive", ranks)
 

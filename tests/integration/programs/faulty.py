@@ -89,14 +89,14 @@ def batches(world, options):
 
 def fail_in_update(fault, folder):
     """Make the row update of this server rank fail in the faulty step."""
-    apply = Shard.apply
+    update = Shard.update
 
-    def faulty(shard, weights, step):
+    def faulty(shard, step, scale=1.0):
         if step == FAULTY_STEP:
             fail(fault, folder)
-        return apply(shard, weights, step)
+        return update(shard, step, scale)
 
-    Shard.apply = faulty
+    Shard.update = faulty
 
 
 def digest(trainer):
