@@ -298,6 +298,11 @@ class Trainer:
             require_same_values(self.world, self.buckets, self.step + 1)
         return ""
 
+    @property
+    def synchronous(self) -> bool:
+        """Whether all ranks take every step together."""
+        return self._asynchronous is None
+
     def settle(self) -> None:
         """Wait until all that any rank has pushed is applied everywhere. Collective over compute.
 
