@@ -42,8 +42,9 @@ class Load:
 
     Bytes: `out[n]`, `into[n]` on node n's link, `within[n]` in its shared memory; `owner_in[o]`, `owner_out[o]` of the
     first two that are owner o's; `counted`: a compute rank's by category (traffic.py), mean over the ranks. Seconds of
-    work, alone on a core: `rank_work`, of the busiest rank, and `owner_work[o]`. `turns`: messages that are waited for
-    one after another. `summed`: bytes of dense arrays that every rank has its part of.
+    work, alone on a core: `rank_work`, of the busiest rank, and `owner_work[o]`; of messages to other nodes, in which
+    the sender waits for the receiver's MPI: `rank_sends`, `owner_sends[o]`. `turns`: messages that are waited for one
+    after another. `summed`: bytes of dense arrays that every rank has its part of.
     """
 
     out: np.ndarray
@@ -52,7 +53,9 @@ class Load:
     owner_in: np.ndarray
     owner_out: np.ndarray
     owner_work: np.ndarray
+    owner_sends: np.ndarray
     rank_work: float = 0.0
+    rank_sends: float = 0.0
     turns: float = 0.0
     summed: float = 0.0
     counted: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -61,7 +64,7 @@ class Load:
     def none(cls, machine: Machine) -> Load:
         """Return no load. Local."""
         nodes, owners = (lambda: np.zeros(machine.nodes)), (lambda: np.zeros(machine.owners))
-        return cls(nodes(), nodes(), nodes(), owners(), owners(), owners())
+        return cls(nodes(), nodes(), nodes(), owners(), owners(), owners(), owners())
 
 
 Cost = dict[str, Load]
@@ -108,11 +111,17 @@ def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport) -
     senders = _senders(machine, transport)
     load = cost["push"]
     _spread(load, machine, senders, np.full(machine.owners, float(HEADER_BYTES)), "control")
-    load.rank_work += _most_messages(machine)
-    # The message comes, the owner sees it; the new version comes, the rank sees it.
+    clients, here = np.array(machine.compute), np.bincount(machine.owner_nodes, minlength=machine.nodes)
+    busy = clients > 0
+    load.rank_sends += float((machine.owners - here)[busy].max()) * machine.message_seconds
+    load.rank_work += float(here[busy].max()) * machine.near_message_seconds
+    # The message comes, the owner sees it; the new version comes, the rank sees it. To each rank the owner says that it
+    # has taken the message, and then the version: together what a message takes.
     load.turns += 1
     cost["server"].turns += 1
-    cost["server"].owner_work += machine.ranks * machine.near_message_seconds
+    near = clients[machine.owner_nodes]
+    cost["server"].owner_sends += (machine.ranks - near) * machine.message_seconds
+    cost["server"].owner_work += near * machine.near_message_seconds
 
 
 def as_table(parameter: Dense, machine: Machine) -> tuple[Sparse, Touched]:
@@ -150,11 +159,12 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
     load.rank_work += float(
         (
             near * table.row_bytes / machine.gather_rate
-            + far_owners * machine.message_seconds
             + far_rows * 2 * table.row_bytes / machine.memory_rate  # out of the slot, and to its place
         )[busy].max()
     )
-    load.owner_work += asked * machine.message_seconds + far_clients * rows * table.row_bytes / machine.gather_rate
+    load.rank_sends += float(far_owners[busy].max()) * machine.message_seconds
+    load.owner_sends += asked * machine.message_seconds
+    load.owner_work += far_clients * rows * table.row_bytes / machine.gather_rate
     load.turns += 2 * bool(asked.any())
     load.counted["pull_rows"] += float(clients @ (near * table.row_bytes + far_rows * wire)) / machine.ranks
     load.counted["pull_ids"] += float(clients @ far_rows) * ID_BYTES / machine.ranks
@@ -218,13 +228,6 @@ def _spread(
     load.out += leaving
     load.within += senders * by_node
     load.counted[category] += float(leaving.sum() + senders @ by_node) / machine.ranks
-
-
-def _most_messages(machine: Machine) -> float:
-    """Return the seconds that one message to every owner takes the rank with most of them elsewhere."""
-    here = np.bincount(machine.owner_nodes, minlength=machine.nodes)
-    seconds = (machine.owners - here) * machine.message_seconds + here * machine.near_message_seconds
-    return float(seconds[np.array(machine.compute) > 0].max())
 
 
 def _aggregate(rows: np.ndarray | float, table: Sparse, machine: Machine) -> np.ndarray | float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -61,7 +61,7 @@ def _why_not(prediction: Prediction, workload: Workload, machine: Machine, secon
 
 def _profile(run: Run, machine: Machine, steps: int) -> Workload:
     """Return what a step does, from steps with the tables at their owners. Collective over compute."""
-    world, trainer = run.world, run.open_trainer("hybrid", adapt_every=0)
+    world, trainer = run.world, _open(run, "hybrid")
     touched: list[list[np.ndarray]] = []
     results = []
     batches = run.batches(0)
@@ -77,11 +77,16 @@ def _profile(run: Run, machine: Machine, steps: int) -> Workload:
         tables.append(Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition))
         everybody = world.gather([step[number] for step in touched])
         rows[spec.name] = touched_rows(everybody, spec.map(len(world.owners)), _nodes(world))
-    computing = [_computing(result) for result in results]
-    seconds = float(np.mean(world.gather(median(computing)))) / machine.crowding(machine.ranks)
+    # [ranks, steps]
+    computing = np.array(world.gather([_computing(result) for result in results]))
+    mean = computing.mean(axis=0)
+    seconds, lag = (
+        median(mean.tolist()) / machine.crowding(machine.ranks),
+        median((computing.max(axis=0) - mean).tolist()),
+    )
     examples = results[-1].examples
     _close(trainer)
-    return Workload(dense, tuple(tables), rows, seconds, units=examples, unit=run.unit)
+    return Workload(dense, tuple(tables), rows, seconds, lag, units=examples, unit=run.unit)
 
 
 def touched_rows(
@@ -125,7 +130,7 @@ def _run(run: Run, mode: Mode, prediction: Prediction, steps: int) -> Measured:
     """Return what steps of a mode took, its parameters on the ways of the prediction. Collective over compute."""
     world = run.world
     ways = dict(prediction.ways) if mode == "hybrid" else {}
-    trainer = run.open_trainer(mode, ways, adapt_every=0)
+    trainer = _open(run, mode, ways)
     batches = run.batches(0)
     results = [trainer.train_step(next(batches, None)) for _ in range(WARM_UP + steps)][WARM_UP:]
     _close(trainer)
@@ -144,6 +149,15 @@ def _run(run: Run, mode: Mode, prediction: Prediction, steps: int) -> Measured:
     counted = np.mean([[entry[2] for entry in rank] for rank in everybody], axis=(0, 1)).tolist()
     seconds = dict(zip(PHASES, phases, strict=True))
     return Measured(step, seconds, dict(zip(results[0].bytes, counted, strict=True)))
+
+
+def _open(run: Run, mode: Mode, ways: Mapping[str, Mode] | None = None) -> Trainer:
+    """Return a trainer that leaves every parameter on its way, and whose rows come from other nodes by messages, as
+    they do in predictions. Collective over compute."""
+    trainer = run.open_trainer(mode, ways, adapt_every=0)
+    client = trainer.service.client
+    client.paths = ["message" if path == "get" else path for path in client.paths]
+    return trainer
 
 
 def _close(trainer: Trainer) -> None:
