@@ -92,6 +92,12 @@ def cases(name, dtype):
         spoiled = values(20, 3, dtype=dtype)
         spoiled[[0, 7], [1, 2]] = np.nan, -np.inf
         return [(values(0, 3, dtype=dtype),), (values(4, dtype=dtype),), (spoiled,)]
+    if name == "count_beyond":
+        spoiled = values(20, 3, dtype=dtype)
+        spoiled[[0, 7], [1, 2]] = np.nan, -np.inf
+        return [(values(0, 3, dtype=dtype), 1.0), (spoiled, 0.5)]
+    if name == "square_sum":
+        return [(values(0, 3, dtype=dtype),), (values(4, dtype=dtype),), (1e25 * values(200, 3, dtype=dtype),)]
     if name in HALF_KERNELS:
         return [half_case(name, n) for n in (0, 1, 40)]
     return list(update_cases(name, dtype))

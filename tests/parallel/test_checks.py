@@ -53,6 +53,11 @@ def test_modes(ranks):
     run_checks("checks_modes", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_adaptive(ranks):
+    run_checks("checks_adaptive", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)
@@ -66,3 +71,13 @@ def test_planning(ranks):
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_ctr(ranks):
     run_checks("checks_ctr", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_clipping(ranks):
+    run_checks("checks_clipping", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_rows_wire(ranks):
+    run_checks("checks_rows_wire", ranks)

@@ -8,14 +8,17 @@ slot; *get*: one indexed Get per owner. Between nodes, message and get are timed
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from hybridmpi.errors import UsageError
-from hybridmpi.kernels import gather
+from hybridmpi import kernels
+from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
+from hybridmpi.sparse.forms import Forms
+from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, pack_push
 from hybridmpi.traffic import Traffic
@@ -44,6 +47,8 @@ class Client:
         memories: list[RowMemory],
         specs: list[TableSpec],
         path: Path,
+        forms: Forms,
+        norms: bool,
     ) -> None:
         self.world, self.exchange, self.memories, self.specs = world, exchange, list(memories), list(specs)
         self.traffic = Traffic()
@@ -61,6 +66,8 @@ class Client:
         self._request = np.zeros(exchange.sizes.request, np.uint8)
         self._shared: dict[tuple[int, int], np.ndarray] = {}
         self._pulls, self._most_mapped = 0, MOST_MAPPED_BYTES
+        self._forms = [forms.between(world.same_node(rank)) for rank in world.owners]
+        self._norms = ClientNorms(exchange) if norms else None
         self.paths = [self._path_to(rank, path) for rank in world.owners]
 
     def _path_to(self, rank: int, path: Path) -> str:
@@ -123,7 +130,8 @@ class Client:
             if len(local) == 0:
                 continue
             same_node = self.world.same_node(self.world.owners[owner])
-            self.traffic.add("pull_rows", len(local) * spec.row_bytes, same_node)
+            row_bytes = spec.dim * self._forms[owner][table].dtype.itemsize
+            self.traffic.add("pull_rows", len(local) * row_bytes, same_node)
             whole = isinstance(where, slice)
             rows = out[where] if whole else np.empty((len(local), spec.dim), spec.dtype)
             if self.paths[owner] == "message":
@@ -148,7 +156,7 @@ class Client:
     def _fetch(self, way: str, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
         """Read rows `local` of one owner into `out` [n, dim]."""
         if way == "shared":
-            gather(self._rows_on_node(owner, table), local, out=out)
+            kernels.gather(self._rows_on_node(owner, table), local, out=out)
         elif way == "get":
             self.memories[table].get_rows(out, self.world.owners[owner], self.specs[table].row_bytes, local)
         else:
@@ -169,18 +177,32 @@ class Client:
         A request and its reply fit into their slots; longer lists go in rounds, all owners at work in each.
         """
         spec, sizes = self.specs[table], self.exchange.sizes
-        most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // spec.row_bytes)
-        start = 0
+        row_bytes = max(spec.dim * self._forms[owner][table].dtype.itemsize for owner, _, _ in wanted)
+        most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // row_bytes)
+        everything, start = wanted, 0
         while wanted:
             for owner, local, _ in wanted:
                 self._send_request(owner, table, local[start : start + most])
             for owner, _, out in wanted:
                 self.world.wait_until(lambda owner=owner: self._reply_sent[owner] == self._requests[owner])
                 self.exchange.see()
-                part = out[start : start + most]
-                part[...] = self.exchange.slot("reply", owner)[: part.nbytes].view(out.dtype).reshape(part.shape)
+                part, form = out[start : start + most], self._forms[owner][table]
+                reply = self.exchange.slot("reply", owner)[: part.size * form.dtype.itemsize]
+                form.read(reply.view(form.dtype).reshape(part.shape), part)
             start += most
             wanted = [entry for entry in wanted if len(entry[1]) > start]
+        for owner, _, out in everything:
+            self._require_carried(owner, table, out)
+
+    def _require_carried(self, owner: int, table: int, rows: np.ndarray) -> None:
+        """Raise NonFiniteError for rows that came in 16 bits and are not finite."""
+        form = self._forms[owner][table]
+        if form.largest is not None and (count := kernels.nonfinite_count(rows)):
+            raise NonFiniteError(
+                f"table '{self.specs[table].name}': {count} of {rows.size} values pulled from owner {owner} (rank "
+                f"{self.world.owners[owner]}) are not finite: the table holds such values, or larger ones than "
+                f"{form.largest:.6g}, the largest that {form.name} carries between nodes. Use another wire for rows"
+            )
 
     def _send_request(self, owner: int, table: int, local: np.ndarray) -> None:
         target = self.world.owners[owner]
@@ -198,6 +220,26 @@ class Client:
 
     # -- push ------------------------------------------------------------------------------------------------------
 
+    def unfit(self, table: int, ids: np.ndarray, values: np.ndarray) -> str:
+        """Say what forbids to push a table's row gradients, [n, dim]: values that are not finite, or too large for the
+        wire to another node. "" if nothing does. Local; before the ranks agree on the step."""
+        forms = [forms[table] for forms in self._forms]
+        largest = min((form.largest for form in forms if form.largest is not None), default=None)
+        bad = kernels.nonfinite_count(values) if largest is None else kernels.count_beyond(values, largest)
+        if not bad:
+            return ""
+        name, found = self.specs[table].name, []
+        if count := kernels.nonfinite_count(values):
+            found.append(f"{count} of {values.size} values in the gradient of '{name}' are not finite")
+        for owner, (where, _) in enumerate(self._maps[table].split(ids)):
+            form, part = forms[owner], values[where]
+            if form.largest is not None and (count := int((np.abs(part[np.isfinite(part)]) > form.largest).sum())):
+                found.append(
+                    f"{count} of {values.size} values in the gradient of '{name}', on their way to owner {owner} (rank "
+                    f"{self.world.owners[owner]}), exceed {form.name}'s {form.largest:.6g}"
+                )
+        return ", ".join(found)
+
     def push(self, gradients: list[tuple[int, np.ndarray, np.ndarray]], weight: float) -> None:
         """Send the step's row gradients, (table, ids [n] unique and sorted, values [n, dim]), and this rank's weight.
 
@@ -212,7 +254,7 @@ class Client:
             values = np.ascontiguousarray(values, self.specs[table].dtype)
             for owner, (where, local) in enumerate(self._maps[table].split(ids)):
                 if len(local):
-                    pending[owner].append(Outgoing(table, local, where, values))
+                    pending[owner].append(Outgoing(table, local, where, values, self._forms[owner][table]))
         while pending:
             ready = [owner for owner in pending if self._push_taken[owner] == self._pushes[owner]]
             if not ready:
@@ -235,3 +277,23 @@ class Client:
                 self._pushes[owner] += 1
                 exchange.count("push_sent", self._index, world.owners[owner], int(self._pushes[owner]))
         self.pushed += 1
+
+    def clip(self, limit: float, squares: Sequence[float]) -> Norm:
+        """Return the norm of the step's whole gradient, and the factor that limits it to `limit`, the same on every
+        client; the owners get it too, and update their rows. After every push of a service with norms; waits for all
+        clients' pushes.
+
+        `squares`: sums of squares of what no owner has, the same on every client: the dense gradient's. Where the norm
+        is not finite, the push is taken back, on every client and owner.
+        """
+        if self._norms is None:
+            return norm_of(squares, limit)
+        owners, root = self.world.owners, self.world.on_root()
+        norm = norm_of([*self._norms.squares(), *squares], limit)
+        if root:
+            self._norms.tell(norm.scale)
+        for rank in owners:
+            self.traffic.add("control", SCALAR_BYTES * (1 + root), self.world.same_node(rank))
+        if np.isnan(norm.scale):
+            self.pushed -= 1
+        return norm

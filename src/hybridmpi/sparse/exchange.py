@@ -8,6 +8,8 @@ Per owner and client:
     push     slot at the owner; counters: sent at the owner, taken at the client (so large pushes go in rounds)
     request  slot at the owner; counter: sent at the owner
     reply    slot at the client; counter: sent at the client
+    squares  a float64 among the client's counters; counter: sent at the client (see norms.py)
+    scale    a float64 among the owner's counters, from one client; counter: sent at the owner
 A client has one request on its way to an owner, so a reply frees the request's slot and the next request the reply's.
 """
 
@@ -92,7 +94,7 @@ class Exchange:
         self.memory = np.frombuffer(self._slots.tomemory(), np.uint8)
         self.counters = np.frombuffer(self._counts.tomemory(), np.int64)
         self.counters[:] = 0
-        self.counters[self._counter_index("version", 0) : self._counter_index("end", 0)] = -1
+        self.watch("version")[:] = -1
         # Everybody's counters are set before anybody writes to them.
         world.comm.Barrier()
         self._slots.Lock_all(mpi.MODE_NOCHECK)
@@ -110,7 +112,11 @@ class Exchange:
             "push_taken": 2 * clients,
             "reply_sent": 2 * clients + owners,
             "version": 2 * clients + 2 * owners,
-            "end": 2 * clients + 3 * owners,
+            "squares": 2 * clients + 3 * owners,
+            "squares_sent": 2 * clients + 4 * owners,
+            "scale": 2 * clients + 5 * owners,
+            "scale_sent": 2 * clients + 5 * owners + 1,
+            "end": 2 * clients + 5 * owners + 2,
         }[kind]
         return (base + peer) * LINE
 
@@ -126,7 +132,10 @@ class Exchange:
 
     def watch(self, kind: str) -> np.ndarray:
         """Return the live counters of one kind on this rank, one per peer, as an int64 view. Local."""
-        count = self.num_clients if kind in ("push_sent", "request_sent") else self.num_owners
+        if kind in ("scale", "scale_sent"):
+            count = 1
+        else:
+            count = self.num_clients if kind in ("push_sent", "request_sent") else self.num_owners
         start = self._counter_index(kind, 0)
         return self.counters[start : start + count * LINE : LINE]
 
@@ -139,6 +148,10 @@ class Exchange:
     def see(self) -> None:
         """Make what others have put into this rank's windows visible to its loads. Local."""
         self._slots.Sync()
+
+    def see_counters(self) -> None:
+        """Make a number that another's counter has announced visible to this rank's loads. Local."""
+        self._counts.Sync()
 
     # -- writing into others' memory -------------------------------------------------------------------------------
 
@@ -159,6 +172,16 @@ class Exchange:
         self._word[0] = value
         self._counts.Put(self._word, target, self._counter_index(kind, peer))
         self._counts.Flush(target)
+
+    def tell(self, kind: str, peer: int, targets: list[int], value: float, number: int) -> None:
+        """Put a float64 into its word of `kind` at every one of `targets` (world ranks), then the counter that says it
+        is there, `number`. Local."""
+        words = ((kind, np.array([value]).view(np.int64)), (f"{kind}_sent", np.array([number], np.int64)))
+        for name, word in words:
+            for target in targets:
+                self._counts.Put(word, target, self._counter_index(name, peer))
+            for target in targets:
+                self._counts.Flush(target)
 
     def close(self) -> None:
         """Free the windows. Collective over the world."""

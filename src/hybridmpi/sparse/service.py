@@ -12,6 +12,7 @@ from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
 from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
+from hybridmpi.sparse.forms import Forms, check_wire
 from hybridmpi.sparse.moving import Layout, move
 from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.shard import Shard
@@ -35,47 +36,68 @@ class Service:
     """The tables of one job on all ranks: windows, this rank's shards, this rank's client. Collective over the world.
 
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
-    are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements.
+    are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
+    owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
+    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
     """
 
     def __init__(
-        self, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None
+        self,
+        world: World,
+        specs: list[TableSpec],
+        path: Path = "auto",
+        slot_bytes: int | None = None,
+        norms: bool = False,
+        wire: str = "float32",
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
         self.world, self.specs = world, list(specs)
         self.number = next(world.service_numbers)
+        norms = norms and bool(specs)  # without rows there is nothing that only owners know
         owners = len(world.owners)
         between_nodes = any(world.node_of[r] != world.node_of[world.clients[0]] for r in range(world.size))
         replies = path == "message" or (path == "auto" and between_nodes)
-        self._everywhere = path == "get" or (path == "auto" and between_nodes)
+        # Get reads rows as they lie: on a wire that rounds them, they go as messages.
+        may_get = path == "auto" and between_nodes and wire == "float32"
+        self._everywhere = path == "get" or may_get
         largest_row = max((spec.row_bytes for spec in specs), default=8)
         slots = slot_sizes(len(world.clients), owners, smallest_slot(len(specs), largest_row), replies, push=slot_bytes)
         self.exchange = Exchange(world, slots)
         self.memories = [self._row_memory(spec) for spec in specs]
+        forms = Forms(specs, wire)
         self.server: Server | None = None
         self.client: Client | None = None
         if world.rank in world.owners:
             shards = [self._shard(spec, memory) for spec, memory in zip(specs, self.memories, strict=True)]
             for shard in shards:
                 shard.initialise()
-            self.server = Server(world, self.exchange, shards)
+            self.server = Server(world, self.exchange, shards, forms, norms)
         if not world.is_server:
-            self.client = Client(world, self.exchange, self.memories, specs, path)
+            self.client = Client(world, self.exchange, self.memories, specs, path, forms, norms)
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
         if self.client is not None:
-            if between_nodes and path == "auto":
+            if may_get:
                 self.client.wait_for_version()
                 self.client.calibrate()
             world.barrier()
 
     @classmethod
-    def open(cls, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None) -> Service:
+    def open(
+        cls,
+        world: World,
+        specs: list[TableSpec],
+        path: Path = "auto",
+        slot_bytes: int | None = None,
+        norms: bool = False,
+        wire: str = "float32",
+    ) -> Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
         check_names(specs)
-        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes}
+        check_wire(world, wire, path)
+        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes, "norms": norms, "wire": wire}
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
 
@@ -137,8 +159,9 @@ class Service:
 
         `replica`: where rows come from, or go to, when the table has no parts, before or then, and lies on every
         compute rank: this one's arrays [rows, dim], values first, then each slot of the optimiser's state. Later pulls
-        and steps give the same bits as without it. `updates`: how many steps the job has applied, where
-        owners that had no rows have not heard of all; None: as many as were pushed. An owner holds its old and its new rows of this table for a moment.
+        and steps give the same bits as without it. `updates`: how many steps the job has applied, where owners that
+        had no rows have not heard of all; None: as many as were pushed. An owner holds its old and its new rows of
+        this table for a moment.
         Raises UsageError, before anything changes, for a spec that differs in more than where rows lie.
         """
         old = self.specs[table]

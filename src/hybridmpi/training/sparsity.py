@@ -13,6 +13,10 @@ from hybridmpi.sparse.replica import Replica
 from hybridmpi.training.tables import TableExchange
 
 
+# What one look weighs in the mean beside the one before: a run whose data change is believed after a few.
+DECAY = 0.5
+
+
 class Sparsity:
     """Alpha of every table: its moving mean for a rank, what all ranks together touched, and a node between them.
 
@@ -21,7 +25,7 @@ class Sparsity:
 
     def __init__(self, exchange: TableExchange) -> None:
         self.exchange = exchange
-        self._means = [AlphaMean() for _ in exchange.tables]
+        self._means = [AlphaMean(DECAY) for _ in exchange.tables]
         self._steps = 0
         self._rows = np.zeros(len(exchange.tables), np.int64)
 

@@ -32,13 +32,15 @@ class SparseOptions:
 
     `partition`: how a table's rows are dealt to parts, "cyclic" or "block". `parts`: into how many; 0: one for each
     owner. Where they are fewer than the owners, tables begin at owners in turn. `adapt_every`: steps between two looks
-    whether tables of mode "hybrid" should leave their owners, or return; 0: none. `pull_path` forces one way of pulling
+    whether tables of mode "hybrid" should leave their owners, or return; 0: none. `wire`: the form of float32 rows
+    between nodes, "float32", "bfloat16" or "float16". `pull_path` forces one way of pulling
     rows, for measurements.
     """
 
     partition: Kind = "cyclic"
     parts: int = 0
     adapt_every: int = 50
+    wire: str = "float32"
     pull_path: PullPath = "auto"
 
 
@@ -54,7 +56,8 @@ def in_turn(number: int, parts: int, owners: int) -> tuple[int, ...]:
 class TableExchange:
     """All tables of a model on a compute rank. Collective over compute; the servers come along.
 
-    `embeddings`: (name, layer) of every table; `served`: dense parameters that lie at owners. `ways`: by name.
+    `embeddings`: (name, layer) of every table; `served`: dense parameters that lie at owners. `ways`: by name. `norms`:
+    whether steps are updated only when their norm is known.
     In a step: `begin_step`, backward, `end_backward`; when all ranks have agreed, `send`, `finish`, `update`.
     """
 
@@ -68,6 +71,7 @@ class TableExchange:
         seed: int,
         options: SparseOptions,
         make_allreduce: Callable[[int], AllReduce],
+        norms: bool,
     ) -> None:
         self.world, self.ways, self.options = world, dict(ways), options
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
@@ -77,7 +81,7 @@ class TableExchange:
         ] + [spec_of(parameter, optimizer, options.partition, seed) for parameter in served]
         for number, spec in enumerate(self.specs):
             self.specs[number] = replace(spec, homes=self._homes(number, options.parts))
-        self.service = Service.open(world, self.specs, options.pull_path)
+        self.service = Service.open(world, self.specs, options.pull_path, norms=norms, wire=options.wire)
         client = self.service.client
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
@@ -166,11 +170,17 @@ class TableExchange:
     def end_backward(self) -> None:
         """Take the step's gradients; `found` is then what in them is not finite, in words. Local."""
         self.gradients = [embedding.take_gradient() for _, embedding in self._embeddings]
-        self.found = self.served.end_backward()
+        self.served.end_backward()
+        self.found = []
+        client = self.service.client
         for table, rows in zip(self.tables, self.gradients, strict=True):
-            if count := kernels.nonfinite_count(rows.values):
+            if isinstance(table, Table):
+                if unfit := client.unfit(table.number, rows.indices, rows.values):
+                    self.found.append(unfit)
+            elif count := kernels.nonfinite_count(rows.values):
                 size = rows.values.size
                 self.found.append(f"{count} of {size} values in the gradient of '{table.name}' are not finite")
+        self.found += [bad for gradient in self.served.gradients() if (bad := client.unfit(*gradient))]
 
     def row_counts(self) -> np.ndarray:
         """Return how many distinct rows of each table this rank's step touches, int64. Local."""
@@ -201,6 +211,15 @@ class TableExchange:
         """Return whether a finished sum is not finite though every rank's part was: the wire's range is left. The
         same on all ranks. Local."""
         return any(kernels.nonfinite_count(sums) for sums in self._sums.sums())
+
+    def replica_gradients(self) -> list[tuple[str, np.ndarray]]:
+        """Return the summed gradients of replicas by name, as far as rows were touched. Local; the same on all ranks;
+        after `finish`."""
+        return [*self._gather.sums(), *self._sums.touched_sums()]
+
+    def forget(self) -> None:
+        """Drop the step's gradients of replicas. Local."""
+        self._gather.forget()
 
     def update(self) -> None:
         """Update the replicas; owners do the same with what was pushed. Local."""

@@ -13,7 +13,7 @@ import numpy as np
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
 from hybridmpi.errors import UsageError
-from hybridmpi.nn import Module, clip_global_norm
+from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.machine import Machine
@@ -23,6 +23,7 @@ from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
+from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
 from hybridmpi.training.guards import require_same_values
@@ -60,7 +61,7 @@ class Trainer:
     while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The other
     modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every rank
     ("allgather"); `modes` makes exceptions by name pattern, {"embedding*": "allreduce"}. `seed` decides initial values
-    and all random draws. `clip` > 0 limits the global norm of the dense gradient. `nonfinite`: "stop" raises
+    and all random draws. `clip` > 0 limits the global norm of the whole gradient. `nonfinite`: "stop" raises
     NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
     """
 
@@ -82,7 +83,7 @@ class Trainer:
         if nonfinite not in ("stop", "skip"):
             raise UsageError(f"nonfinite = {nonfinite!r}: expected 'stop' or 'skip'")
         if clip < 0:
-            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the dense gradient")
+            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the gradient")
         self.world, self.model, self.optimizer = world, model, optimizer
         self.seed, self.clip, self.nonfinite = seed, clip, nonfinite
         self.step = 0
@@ -97,7 +98,15 @@ class Trainer:
         self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
         served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
         self.exchange = TableExchange(
-            world, embeddings, served, ways, optimizer, seed, sparse, lambda nbytes: dense.open(world, nbytes)
+            world,
+            embeddings,
+            served,
+            ways,
+            optimizer,
+            seed,
+            sparse,
+            lambda nbytes: dense.open(world, nbytes),
+            norms=clip > 0,
         )
         self.sparsity = Sparsity(self.exchange)
         self._adaptation = Adaptation(
@@ -105,7 +114,7 @@ class Trainer:
             self.sparsity,
             movable,
             optimizer,
-            Transport(dense_wire=dense.wire),
+            Transport(row_wire=sparse.wire, dense_wire=dense.wire),
             self._measure_machine,
             sparse.adapt_every,
         )
@@ -205,12 +214,16 @@ class Trainer:
                 skip = True
                 if self.world.on_root():  # all see it alike
                     self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
+        if not skip:
+            refused = self._exchange_and_update(report, verdict, phases)
+            if refused:
+                skip = True
+                if self.world.on_root():
+                    self._found.append(refused)
         if skip:
             self.skipped += 1
             if self.nonfinite == "stop":
                 raise_nonfinite(self.world, self.step + 1, self._found)
-        else:
-            self._exchange_and_update(report, verdict, phases)
         phases.add("wait", waited_in_pull := self.service.client.wait_seconds - waited)
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
@@ -265,8 +278,11 @@ class Trainer:
         phases.add("overlap", self._dense.during)
         return report, failure
 
-    def _exchange_and_update(self, report: Report, verdict: Verdict, phases: Phases) -> None:
-        """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed."""
+    def _exchange_and_update(self, report: Report, verdict: Verdict, phases: Phases) -> str:
+        """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed.
+
+        Return "", or in words, the same on all ranks, why nothing was updated anywhere: the norm is not finite.
+        """
         self.exchange.push(report.weight)
         phases.lap("push")
         if not self._dense.may_overflow:
@@ -277,8 +293,8 @@ class Trainer:
         if not self._dense.may_overflow:
             self.exchange.finish()
             phases.lap("tables")
-        if self.clip:
-            clip_global_norm([bucket.gradients for bucket in self.buckets], self.clip)
+        if self.clip and (refused := clip_whole_norm(self.exchange, self.buckets, self.clip, phases)):
+            return refused
         self.exchange.update()
         for bucket, state in zip(self.buckets, self._state, strict=True):
             self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.exchange.updates)
@@ -288,6 +304,7 @@ class Trainer:
         phases.add("pull", self.exchange.pull_seconds() - before)
         if self._dense.options.check:
             require_same_values(self.world, self.buckets, self.step + 1)
+        return ""
 
     def traffic(self) -> dict[str, int]:
         """Return the bytes this rank has moved so far, by category. Local."""
