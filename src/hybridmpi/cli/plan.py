@@ -206,7 +206,8 @@ def _language_model(job: Any, machine: Any, measure: bool) -> Any:
         classes = touched["output"].rank
         seconds = language_model_flops(words, touched["embedding"].rank, classes, sizes.width, sizes.hidden)
         seconds /= machine.flops
-    return Workload(dense, tables, touched, seconds, units=section.streams * section.steps, unit="words")
+    clip = job.training.clip > 0
+    return Workload(dense, tables, touched, seconds, clip=clip, units=section.streams * section.steps, unit="words")
 
 
 # A kind of job that can be planned: what makes its workload of (job, machine, whether to measure a step).

@@ -16,12 +16,13 @@ from hybridmpi.errors import UsageError
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.modes import Way
 from hybridmpi.planning.workload import Dense, Sparse, Touched
+from hybridmpi.sparse.norms import SCALAR_BYTES
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
 
 WAYS: tuple[Way, ...] = ("ps", "allreduce", "allgather")
 
 # In the order of a step.
-PHASES = ("pull", "local", "push", "server", "allreduce", "allgather", "update")
+PHASES = ("pull", "local", "push", "server", "allreduce", "allgather", "clip", "update")
 
 BYTES_ON_WIRE = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
 
@@ -103,9 +104,10 @@ def add_parameter(
         _replica(cost, parameter, touched, way, machine)
 
 
-def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport) -> None:
+def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport, clip: bool = False) -> None:
     """Add what a step costs once, whatever there is of parameters: with `served` tables every rank writes to every
-    owner, if only that it has nothing, and waits for its answer. Local."""
+    owner, if only that it has nothing, and waits for its answer; with `clip` it first hears the owners' norms. Local.
+    """
     if not served:
         return
     senders = _senders(machine, transport)
@@ -122,6 +124,13 @@ def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport) -
     near = clients[machine.owner_nodes]
     cost["server"].owner_sends += (machine.ranks - near) * machine.message_seconds
     cost["server"].owner_work += near * machine.near_message_seconds
+    if clip:
+        # An owner tells all ranks its norm at once; one rank tells all owners the factor.
+        load, apart = cost["clip"], float(machine.nodes > 1)
+        load.turns += 2
+        load.rank_sends += 2 * apart * machine.message_seconds
+        load.rank_work += (machine.owners + machine.ranks) * (1 - apart) * machine.near_message_seconds
+        load.counted["control"] += SCALAR_BYTES * machine.owners * (1 + 1 / machine.ranks)
 
 
 def as_table(parameter: Dense, machine: Machine) -> tuple[Sparse, Touched]:

@@ -44,15 +44,24 @@ class Seconds:
     server: float
     allreduce: float
     allgather: float
+    clip: float
     update: float
     embedded: bool = False
 
     @property
     def step(self) -> float:
         """Seconds of the whole step: servers work while the others sum; compute ranks that hold rows do both."""
-        after = self.allreduce + self.allgather + self.update
-        last = self.server + after if self.embedded else max(self.server, after)
-        return self.pull + self.compute + self.agree + self.local + self.push + last
+        return self.pull + self.compute + self.agree + self.local + self.push + self.exchange
+
+    @property
+    def exchange(self) -> float:
+        """Seconds from the push to the end of the step. Where the norm is limited, updates begin when it is known."""
+        sums = self.allreduce + self.allgather
+        if self.embedded:
+            return self.server + sums + self.clip + self.update
+        if self.clip:
+            return max(self.server, sums) + self.clip + self.update
+        return max(self.server, sums + self.update)
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ def predict(workload: Workload, ways: Mapping[str, Way], machine: Machine, trans
         touched = workload.touched.get(parameter.name)
         add_parameter(cost, parameter, ways[parameter.name], touched, machine, transport)
     served = any(ways[parameter.name] == "ps" for parameter in workload.parameters)
-    add_step(cost, machine, served, transport)
+    add_step(cost, machine, served, transport, workload.clip)
     _add_sums(cost["allreduce"], machine, transport)
     return Prediction(dict(ways), _seconds(cost, workload, machine, transport), _bytes(cost))
 

@@ -139,7 +139,8 @@ class Workload:
 
     `compute_seconds`: forward and backward of one rank, alone on its core; `lag_seconds`: how much longer the slowest
     rank of a step takes than the mean of them. `hidden_seconds`: how much of backward goes on while sums of dense
-    gradients can be under way. `units` of `unit` ("words"): what a step gets done.
+    gradients can be under way. `clip`: whether the norm of the whole gradient is limited. `units` of `unit` ("words"):
+    what a step gets done.
     """
 
     dense: tuple[Dense, ...]
@@ -148,6 +149,7 @@ class Workload:
     compute_seconds: float
     lag_seconds: float = 0.0
     hidden_seconds: float = 0.0
+    clip: bool = False
     units: float = 1.0
     unit: str = "steps"
 

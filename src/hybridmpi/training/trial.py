@@ -86,7 +86,8 @@ def _profile(run: Run, machine: Machine, steps: int) -> Workload:
     )
     examples = results[-1].examples
     _close(trainer)
-    return Workload(dense, tuple(tables), rows, seconds, lag, units=examples, unit=run.unit)
+    clip = run.job.training.clip > 0
+    return Workload(dense, tuple(tables), rows, seconds, lag, clip=clip, units=examples, unit=run.unit)
 
 
 def touched_rows(
