@@ -30,11 +30,13 @@ BYTES_ON_WIRE = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
 @dataclass(frozen=True)
 class Transport:
     """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed. Between nodes:
-    `row_wire`, the form of rows to and from owners, and `dense_wire`, of what is summed."""
+    `row_wire`, the form of rows to and from owners, and `dense_wire`, of what is summed, by `algorithm`; "auto": the
+    one that is predicted to be fastest."""
 
     local: bool = False
     row_wire: str = "float32"
     dense_wire: str = "float32"
+    algorithm: str = "auto"
 
 
 @dataclass

@@ -115,13 +115,14 @@ def _measure_messages(world: World, latency: float) -> dict[str, float]:
         far = [owner for owner, r in enumerate(world.owners) if not world.same_node(r)]
         near = [owner for owner, r in enumerate(world.owners) if world.same_node(r)]
         sent, near_sent, asked_one, asked_all, told = [], [], [], [], []
+        # Messages come first, since they say that there is no request yet. Ranks begin at different owners.
         for k in range(TRIES):
-            # Ranks begin at different owners, as they meet them in a step.
             if far:
                 sent.append(_send(client, far[(rank + k) % len(far)]))
             if near:
                 near_sent.append(_send(client, near[k % len(near)]))
             world.barrier()
+        for k in range(TRIES):
             for ids, times in ((far[(rank + k) % len(far)] if far else 0, asked_one), (far, asked_all)):
                 if far:
                     time.sleep(PAUSE)

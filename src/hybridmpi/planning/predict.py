@@ -116,7 +116,8 @@ def sum_seconds(nbytes: float, machine: Machine, transport: Transport) -> tuple[
     on_wire = nbytes * BYTES_ON_WIRE[transport.dense_wire]
     link = Link(machine.latency, 1 / machine.link_rate)
     network = Network([(0, node) for node in range(nodes)], {"supernode": link}, 1 / machine.memory_rate)
-    seconds = {name: FORMULAS[name](int(on_wire), network) for name in ALGORITHMS}
+    candidates = [name for name in ALGORITHMS if transport.algorithm == name] or ALGORITHMS
+    seconds = {name: FORMULAS[name](int(on_wire), network) for name in candidates}
     best = min(seconds, key=seconds.__getitem__)
     return best, seconds[best], near
 

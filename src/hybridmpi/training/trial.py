@@ -38,8 +38,9 @@ def try_modes(world: World, job: Job, steps: int, limit: float) -> Comparison:
     """
     run = run_of(job.model.kind)(world, job)
     machine = measure_machine(world)
-    workload = _profile(run, machine, WARM_UP + max(steps, PROFILED))
-    outlook = Outlook(workload, machine, Transport(dense_wire=job.allreduce.wire))
+    workload = _profile(run, machine, steps)
+    transport = Transport(dense_wire=job.allreduce.wire, algorithm=job.allreduce.algorithm)
+    outlook = Outlook(workload, machine, transport)
     measured, left_out = {}, {}
     for mode, prediction in outlook.modes.items():
         if why := _why_not(prediction, workload, machine, (WARM_UP + steps) * prediction.seconds.step, limit):
@@ -60,15 +61,16 @@ def _why_not(prediction: Prediction, workload: Workload, machine: Machine, secon
 
 
 def _profile(run: Run, machine: Machine, steps: int) -> Workload:
-    """Return what a step does, from steps with the tables at their owners. Collective over compute."""
+    """Return what a step does: the rows of the `steps` steps that will run, and how long computing takes, from steps
+    with the tables at their owners. Collective over compute."""
     world, trainer = run.world, _open(run, "hybrid")
     touched: list[list[np.ndarray]] = []
     results = []
     batches = run.batches(0)
-    for _ in range(steps):
+    for _ in range(WARM_UP + max(steps, PROFILED)):
         results.append(trainer.train_step(next(batches, None)))
         touched.append([rows.indices for rows in trainer.exchange.gradients])
-    results, touched = results[WARM_UP:], touched[WARM_UP:]
+    results, touched = results[WARM_UP:], touched[WARM_UP : WARM_UP + steps]
     slots = len(run.job.optimizer.slots)
     dense = tuple(Dense(name, p.shape, np.dtype(p.dtype).name, slots) for name, p in run.model.named_parameters())
     tables, rows = [], {}
