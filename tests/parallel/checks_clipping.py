@@ -9,6 +9,7 @@ from checks_training import examples_of, regress
 
 import hybridmpi as hm
 from hybridmpi import nn, optim
+from hybridmpi.autograd import Tensor
 from hybridmpi.errors import NonFiniteError, RemoteError
 from hybridmpi.sparse.norms import norm_of
 from hybridmpi.sparse.service import Service
@@ -54,16 +55,16 @@ def dense_descent(start, ranks, reduction):
 
 def check_equals_dense_clipping_in_one_process(comm):
     start = regress(comm, 0, lambda step, ranks: [None] * ranks)[1]
-    for number, (servers, reduction) in enumerate(itertools.product(server_counts(comm), ("mean", "sum"))):
-        partition = ("block", "cyclic")[number // 2 % 2]
+    cases = [(servers, reduction, "hybrid") for servers in server_counts(comm) for reduction in ("mean", "sum")]
+    cases += [(server_counts(comm)[-1], "sum", mode) for mode in ("ps", "allreduce", "allgather")]
+    for number, (servers, reduction, mode) in enumerate(cases):
+        sparse = hm.SparseOptions(partition=("block", "cyclic")[number // 2 % 2])
         expected_losses, expected, scales = dense_descent(start, comm.Get_size() - servers, reduction)
         assert min(scales) < 0.9 and max(scales) == 1, scales  # some steps are clipped, some are not
-        losses, arrays = regress(
-            comm, servers, parts_of, reduction, clip=LIMIT, sparse=hm.SparseOptions(partition=partition)
-        )
-        assert np.allclose(losses, expected_losses, rtol=1e-11), (servers, losses, expected_losses)
+        losses, arrays = regress(comm, servers, parts_of, reduction, clip=LIMIT, mode=mode, sparse=sparse)
+        assert np.allclose(losses, expected_losses, rtol=1e-11), (servers, mode, losses, expected_losses)
         for name, array in expected.items():
-            assert np.allclose(arrays[name], array, rtol=1e-10, atol=1e-13), (servers, partition, reduction, name)
+            assert np.allclose(arrays[name], array, rtol=1e-10, atol=1e-13), (servers, mode, reduction, name)
 
 
 def contributions_of(step, specs, clients):
@@ -220,3 +221,35 @@ def check_norm_of(comm):
     assert norm_of([], 1.0).scale == 1.0 and norm_of([0.0], 1.0).scale == 1.0
     for bad in (np.inf, np.nan):
         assert np.isnan(norm_of([1.0, bad], 1.0).scale)
+
+
+class Apart(nn.Module):
+    """A dense weight whose gradient is what the batch says, and a table of which a batch may touch nothing."""
+
+    def __init__(self):
+        self.table = nn.Embedding(6, 1, ("constant", 0.0))
+        self.linear = nn.Linear(1, 1)
+
+    def loss(self, batch):
+        inputs, ids = batch
+        loss = self.linear(Tensor(inputs)).mean()
+        return loss + self.table(ids).sum() if len(ids) else loss
+
+
+def check_a_step_left_out_after_its_sums_leaves_nothing_to_the_next(comm):
+    """400,000 is too large for float16 in the dense sum; rows are gathered by then, and the next step has none."""
+
+    def main(world):
+        options = {"dense": hm.DenseOptions(wire="float16"), "modes": {"table": "allgather"}, "nonfinite": "skip"}
+        trainer = hm.Trainer(world, Apart(), optim.SGD(0.1), clip=1.0, **options)
+        some, none = np.arange(3), np.arange(0)
+        across = len({world.node_of[rank] for rank in world.clients}) > 1
+        steps = [(4e5, some), (1.0, none), (1.0, some)]
+        skipped = []
+        for number, (factor, ids) in enumerate(steps):
+            skipped.append(trainer.train_step((np.full((4, 1), factor, np.float32), ids)).skipped)
+            if across and number < 2:
+                assert not trainer.tables[0].pull(np.arange(6)).any(), number
+        assert skipped == [across, False, False] and trainer.tables[0].pull(np.arange(3)).all()
+
+    hm.run(main, servers=0, comm=comm, nodes_of_ranks=lambda rank: rank)

@@ -36,7 +36,9 @@ def test_example_shows_every_key_with_its_default(kind):
     assert read_job(example) == default and default.model.kind == kind
     shown = tomllib.loads(example.read_text())
     for section in fields(Job):
-        if section.name != "optimizer":
+        if section.name == "modes":
+            assert shown["modes"] == default.modes == {}
+        elif section.name != "optimizer":
             lists = {key: tuple(value) for key, value in shown[section.name].items() if isinstance(value, list)}
             assert shown[section.name] | lists == asdict(getattr(default, section.name))
     assert all("#" in line for line in example.read_text().splitlines() if "=" in line), "each line says what it does"
@@ -67,10 +69,15 @@ def test_empty_file_is_the_defaults(write):
 
 
 def test_values_are_read(write):
-    job = read_job(write('[training]\nsteps = 7\nclip = 3\nevaluate = 50\n[world]\nservers = 2\npartition = "block"\n'))
+    world = '[world]\nservers = 2\n[sparse]\npartition = "block"\n[modes]\n"output*" = "allreduce"\n'
+    job = read_job(write(f"[training]\nsteps = 7\nclip = 3\nevaluate = 50\n{world}"), ["modes.lstm.*=ps"])
+    assert job.modes == {"output*": "allreduce", "lstm.*": "ps"} and job.servers == 2
+    assert read_job(write(""), ["sparse.mode=allgather"]).servers == 0
+    with pytest.raises(UsageError, match=r'\[modes\] embedding = "pc".*expected "hybrid" or "ps"'):
+        read_job(write('[modes]\nembedding = "pc"\n'))
     assert (job.training.steps, job.training.clip, job.training.evaluate) == (7, 3.0, 50)
     assert isinstance(job.training.clip, float)
-    assert (job.world.servers, job.world.partition) == (2, "block")
+    assert (job.world.servers, job.sparse.partition) == (2, "block")
     with pytest.raises(AttributeError):
         job.training.steps = 8
 

@@ -9,7 +9,7 @@ from finite_differences import MemoryStore
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, draws
 from hybridmpi.errors import SparseIndexError, UsageError
-from hybridmpi.models import lm
+from hybridmpi.models import lm, prediction
 from hybridmpi.models.lm import LanguageModel
 
 VOCAB = 23
@@ -115,8 +115,8 @@ def test_evaluation_in_blocks_has_its_own_state_and_leaves_training_alone(monkey
     before = made.state_arrays()
     whole, count = made.eval().evaluate(long)
     monkeypatch.setattr(lm, "EVALUATED_STEPS", 2)
-    monkeypatch.setattr(lm, "EVALUATED_ROWS", 5)
-    monkeypatch.setattr(lm, "EVALUATED_WORDS", 4)
+    monkeypatch.setattr(prediction, "EVALUATED_ROWS", 5)
+    monkeypatch.setattr(prediction, "EVALUATED_WORDS", 4)
     again, _ = made.eval().evaluate(long)
     assert (again, count) == (pytest.approx(whole, rel=1e-12), 18)
     made.eval()

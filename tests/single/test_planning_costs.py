@@ -10,6 +10,7 @@ from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.predict import predict
 from hybridmpi.planning.rates import measure_rates
 from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload
+from hybridmpi.sparse.forms import Form
 from hybridmpi.sparse.wire import Outgoing, pack_push
 
 # A machine of which the links are all that counts.
@@ -134,7 +135,7 @@ def test_push_messages_are_what_pack_push_packs(slot):
     for _ in range(20):
         tables = [(int(random.integers(0, 60)), int(random.integers(1, 9)) * 4) for _ in range(3)]
         pieces = [
-            Outgoing(t, np.arange(n), slice(0, n), np.zeros((n, size // 4), np.float32))
+            Outgoing(t, np.arange(n), slice(0, n), np.zeros((n, size // 4), np.float32), Form(np.dtype("f4")))
             for t, (n, size) in enumerate(tables)
             if n
         ]

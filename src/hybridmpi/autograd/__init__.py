@@ -1,6 +1,7 @@
 """A small automatic differentiation over numpy or cupy arrays: `tensor.py` is the idea, the others operations."""
 
 from hybridmpi.autograd import draws, operators  # operators: gives Tensor its operators
+from hybridmpi.autograd.attention import attention
 from hybridmpi.autograd.elementwise import (
     add,
     divide,
@@ -32,6 +33,7 @@ __all__ = [
     "Parameter",
     "Tensor",
     "add",
+    "attention",
     "binary_cross_entropy",
     "concatenate",
     "cross_entropy",

@@ -197,7 +197,7 @@ def _language_model(job: Any, machine: Any, measure: bool) -> Any:
     words = section.streams * section.steps / machine.ranks
     model = LanguageModel(vocabulary, sizes.width, sizes.hidden, samples, sizes.dropout, sizes.softmax)
     draws = language_model_draws(corpus.vocabulary.counts, words, samples if sizes.softmax == "sampled" else None)
-    dense, tables = describe_model(model, len(job.optimizer.slots), draws, job.world.partition)
+    dense, tables = describe_model(model, len(job.optimizer.slots), draws, job.sparse.partition)
     touched = {table.name: Touched.expected(table, machine) for table in tables}
     if measure:
         rank_streams = max(1, section.streams // machine.ranks)

@@ -38,4 +38,4 @@ def run(options: argparse.Namespace) -> int:
 
         return run_job(world, job, options.resume, stop)
 
-    return run_world(main, servers=job.world.servers) or 0
+    return run_world(main, servers=job.servers) or 0

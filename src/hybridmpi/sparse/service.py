@@ -10,6 +10,8 @@ import numpy as np
 
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
+from hybridmpi.sparse.asynchronous import AsyncClient, AsyncServer
+from hybridmpi.sparse.board import Board
 from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
 from hybridmpi.sparse.forms import Forms, check_wire
@@ -39,6 +41,7 @@ class Service:
     are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
     owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
     `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
+    `staleness`: 0, or how many steps a client may be ahead of the slowest one (see asynchronous.py).
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Service:
         slot_bytes: int | None = None,
         norms: bool = False,
         wire: str = "float32",
+        staleness: float = 0,
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
@@ -66,15 +70,20 @@ class Service:
         self.exchange = Exchange(world, slots)
         self.memories = [self._row_memory(spec) for spec in specs]
         forms = Forms(specs, wire)
+        self.board = Board(world) if staleness else None
         self.server: Server | None = None
         self.client: Client | None = None
         if world.rank in world.owners:
             shards = [self._shard(spec, memory) for spec, memory in zip(specs, self.memories, strict=True)]
             for shard in shards:
                 shard.initialise()
-            self.server = Server(world, self.exchange, shards, forms, norms)
+            server = (world, self.exchange, shards, forms, norms)
+            self.server = Server(*server) if self.board is None else AsyncServer(*server, board=self.board)
         if not world.is_server:
-            self.client = Client(world, self.exchange, self.memories, specs, path, forms, norms)
+            client = (world, self.exchange, self.memories, specs, path, forms, norms)
+            self.client = (
+                Client(*client) if self.board is None else AsyncClient(*client, board=self.board, staleness=staleness)
+            )
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
@@ -93,11 +102,19 @@ class Service:
         slot_bytes: int | None = None,
         norms: bool = False,
         wire: str = "float32",
+        staleness: float = 0,
     ) -> Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
         check_names(specs)
         check_wire(world, wire, path)
-        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes, "norms": norms, "wire": wire}
+        arguments = {
+            "specs": specs,
+            "path": path,
+            "slot_bytes": slot_bytes,
+            "norms": norms,
+            "wire": wire,
+            "staleness": staleness,
+        }
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
 
@@ -219,7 +236,7 @@ class Service:
     def _free(self) -> None:
         self.world.remove_progress(self.progress)
         self.server = self.client = None
-        for memory in self.memories:
+        for memory in [*self.memories, *([self.board] if self.board is not None else [])]:
             memory.close()
         self.exchange.close()
 

@@ -108,6 +108,7 @@ class Shard:
         `weights[client]`: its examples in this step; a mean weights by them, a sum does not.
         """
         staging = self.staging
+        self.forget()  # what a step that was left out after its sums had aggregated
         if staging.used == 0:
             return 0
         total = sum(weights.values())

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from hybridmpi.errors import UsageError
 from hybridmpi.optim import Adagrad, Optimizer, by_name
+from hybridmpi.planning.modes import Mode
+from hybridmpi.roles import Servers
 from hybridmpi.training.kinds import KINDS, run_of
 from hybridmpi.training.values import Amount, Count, Mebibytes, Range, checked, show
 
@@ -33,10 +35,23 @@ class TrainingSection:
 
 @dataclass(frozen=True, slots=True)
 class WorldSection:
-    """[world]: which ranks hold the tables, and how rows are dealt out to them."""
+    """[world]: which ranks hold the tables."""
 
     servers: Annotated[Literal["per-node"] | int, Range(0)] = "per-node"
+
+
+@dataclass(frozen=True, slots=True)
+class SparseSection:
+    """[sparse]: how gradients travel, how rows are dealt out to owners, and what may change in the running job."""
+
+    mode: Mode = "hybrid"
+    adapt_every: Annotated[int, Range(0)] = 50
     partition: Literal["block", "cyclic"] = "cyclic"
+    parts: Annotated[int, Range(0)] = 0
+    search: bool = False
+    balance_every: Annotated[int, Range(0)] = 0
+    aggregate: Literal["auto", "always", "never"] = "auto"
+    wire: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +94,15 @@ class MetricsSection:
 @dataclass(frozen=True, slots=True)
 class Job:
     """One training job. `model` and `data` are the sections of its kind. `optimizer` is the rule itself: [optimizer]
-    has its `kind` and the settings of that kind."""
+    has its `kind` and the settings of that kind. `modes`: what [modes] says of parameters, by name pattern."""
 
     model: Any
     data: Any
     optimizer: Optimizer = field(default_factory=lambda: Adagrad(rate=0.05, initial=1e-5))
     training: TrainingSection = field(default_factory=TrainingSection)
     world: WorldSection = field(default_factory=WorldSection)
+    sparse: SparseSection = field(default_factory=SparseSection)
+    modes: Mapping[str, Mode] = field(default_factory=dict)
     topology: TopologySection = field(default_factory=TopologySection)
     allreduce: AllReduceSection = field(default_factory=AllReduceSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
@@ -95,6 +112,12 @@ class Job:
     def metrics_path(self) -> str:
         """The metrics file, in checkpoint.directory unless [metrics] names another place; "": none."""
         return str(Path(self.checkpoint.directory, self.metrics.path)) if self.metrics.path else ""
+
+    @property
+    def servers(self) -> Servers:
+        """The ranks that hold tables: none where every compute rank holds all of them."""
+        replicas = self.sparse.mode in ("allreduce", "allgather")
+        return 0 if replicas and not {"ps", "hybrid"} & set(self.modes.values()) else self.world.servers
 
 
 def default_job(kind: str) -> Job:
@@ -153,7 +176,7 @@ def _parse_override(text: str) -> tuple[str, str, Any]:
     """Return (section, key, value) of "section.key=value"."""
     name, equals, value = text.partition("=")
     section, dot, key = name.strip().partition(".")
-    if not (equals and dot and section and key) or "." in key:
+    if not (equals and dot and section and key) or ("." in key and section != "modes"):
         raise UsageError(f"--set {text}: expected section.key=value, such as training.steps=100")
     try:
         parsed = tomllib.loads(f"value = {value}")
@@ -165,6 +188,8 @@ def _parse_override(text: str) -> tuple[str, str, Any]:
 def _section(default: Job, name: str, values: Mapping[str, tuple[Any, str]]) -> Any:
     """Return the section `name` with the given values, each checked against the type and range of its field."""
     section = getattr(default, name)
+    if name == "modes":
+        return {pattern: checked(value, Mode, place) for pattern, (value, place) in values.items()}
     hints = get_type_hints(type(section), include_extras=True)
     for key, (_, place) in values.items():
         if key not in hints:
@@ -200,6 +225,6 @@ def _suggest(name: str, known: Iterable[str], job: Job | None = None) -> str:
         return f"did you mean '{close[0]}'?"
     if job is not None:
         for section in fields(job):
-            if name in (key.name for key in fields(getattr(job, section.name))):
+            if section.name != "modes" and name in (key.name for key in fields(getattr(job, section.name))):
                 return f"it belongs to [{section.name}]"
     return f"expected one of {', '.join(known)}"

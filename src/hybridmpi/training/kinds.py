@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 KINDS = {
     "lm": "hybridmpi.training.language:LanguageRun",
     "ctr": "hybridmpi.training.clicks:ClickRun",
+    "nmt": "hybridmpi.training.translation:TranslationRun",
 }
 
 

@@ -64,6 +64,11 @@ class PartitionTuning:
         settled, else nothing. Collective over compute."""
         if self.settled:
             return ""
+        while self.waiting and self.waiting[0] not in at_owners(self.trainer):
+            del self.waiting[0]  # it has become a replica meanwhile
+            self._seconds, self._sampling = [], None
+        if self.settled:
+            return ""
         name = self.waiting[0]
         search = self.searches[name]
         if self._sampling is not None:

@@ -22,6 +22,7 @@ from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import run_of
 from hybridmpi.training.metrics import Metrics
+from hybridmpi.training.partition_search import PartitionTuning
 from hybridmpi.training.progress import Progress
 from hybridmpi.training.signals import StopRequest
 from hybridmpi.training.tables import SparseOptions
@@ -93,10 +94,10 @@ class Run:
         self.root = world.on_root()
         self.model = self.prepare()
 
-    def open_trainer(self, mode: Mode = "hybrid", modes: Mapping[str, Mode] | None = None, **sparse: Any) -> Trainer:
+    def open_trainer(self, mode: Mode | None = None, modes: Mapping[str, Mode] | None = None, **sparse: Any) -> Trainer:
         """Return a trainer of the model as the job says. Collective over compute.
 
-        `mode`, `modes`: see Trainer; `sparse`: what SparseOptions are to say beside the job.
+        `mode`, `modes` (see Trainer) and `sparse`, fields of SparseOptions, take the place of what the job says.
         """
         job = self.job
         return Trainer(
@@ -104,20 +105,20 @@ class Run:
             self.model,
             job.optimizer,
             seed=job.training.seed,
-            mode=mode,
-            modes=modes,
+            mode=mode or job.sparse.mode,
+            modes=job.modes if modes is None else modes,
             clip=job.training.clip,
             nonfinite=job.training.nonfinite,
             dense=dense_options(job),
-            sparse=SparseOptions(partition=job.world.partition, **sparse),
+            sparse=dataclasses.replace(sparse_options(job), **sparse),
         )
 
     def begin(self, resume: str | None) -> None:
         """Make ready to train, from the checkpoint `resume` where one is given. Collective over compute."""
         job = self.job
         self.trainer = self.open_trainer()
-        if resume is not None:
-            self._resume(resume)
+        found = self._resume(resume) if resume is not None else {}
+        self.tuning = PartitionTuning(self.trainer, found.get("search")) if job.sparse.search else None
         self.metrics = self._open_metrics(append=resume is not None)
         self.progress = Progress(job.training.steps, job.training.progress, self.unit) if self.root else None
         self.evaluated = -1
@@ -144,7 +145,9 @@ class Run:
         self.world.from_root(open_file)
         return metrics
 
-    def _resume(self, path: str) -> None:
+    def _resume(self, path: str) -> dict[str, Any]:
+        """Go on from a checkpoint and return its meta."""
+
         def read() -> tuple[dict[str, Any], list[str] | None]:
             saved = Checkpoint.open(path)
             return saved.meta, saved.words()
@@ -171,6 +174,7 @@ class Run:
         self.trainer.load(path)
         if self.root:
             print(f"resumed from {path}: step {self.trainer.step:,}", flush=True)
+        return meta
 
     def train(self) -> int:
         """Train to the end, evaluate and save; return the exit code. Collective over compute."""
@@ -212,11 +216,22 @@ class Run:
         if self.root:
             self.metrics.step(result)
             self.progress.step(result)
+        self._place_rows(result)
         if self._evaluation_is_due(result.step):
             self._evaluate()
         every = self.job.checkpoint.every
         if every and result.step % every == 0 and result.step < self.job.training.steps:
             self._save()
+
+    def _place_rows(self, result: StepResult) -> None:
+        """Go on with the search for the parts of tables, or move parts that are used much. Collective over compute."""
+        said, every = list(result.notes), self.job.sparse.balance_every
+        if self.tuning is not None and not self.tuning.settled:
+            said.append(self.tuning.step(result))
+        elif every and result.step % every == 0:
+            said.append(self.trainer.balance())
+        for text in filter(None, said):
+            self._say(f"step {result.step:,}: {text}")
 
     def _evaluation_is_due(self, step: int) -> bool:
         evaluate, steps = self.job.training.evaluate, self.job.training.steps
@@ -241,6 +256,8 @@ class Run:
 
     def _save(self) -> Path:
         section, meta = self.job.checkpoint, {"job": describe_job(self.job)}
+        if self.tuning is not None:
+            meta["search"] = self.tuning.state()
         directory = self.trainer.save(section.directory, section.keep, meta, self.words())
         if self.root:
             self.progress.resume_clock()
@@ -249,6 +266,17 @@ class Run:
     def _say(self, text: str) -> None:
         if self.root:
             self.progress.message(text)
+
+
+def sparse_options(job: Job) -> SparseOptions:
+    """Return how rows lie and travel in the job: its [sparse]. Local."""
+    section = job.sparse
+    return SparseOptions(
+        partition=section.partition,
+        parts=section.parts,
+        adapt_every=section.adapt_every,
+        wire=section.wire,
+    )
 
 
 def dense_options(job: Job) -> DenseOptions:

@@ -45,6 +45,7 @@ def save(trainer: Trainer, root: Path, keep: int, meta: dict[str, Any], words: A
         "optimizer": trainer.optimizer.describe(),
         "compute_ranks": len(world.clients),
         "partitions": partitions(trainer),
+        "ways": {table.name: exchange.ways[table.name] for table in exchange.tables},
     }
 
     def write() -> Path:
@@ -82,6 +83,7 @@ def load(trainer: Trainer, path: Path) -> dict[str, Any]:
         return saved.directory, saved.meta, saved.read_dense(), saved.carried()
 
     directory, meta, (values, state), carried = world.from_root(read)
+    trainer.adaptation.restore(meta["ways"])
     restore_partitions(trainer, meta.get("partitions", {}))
     parameters, own_state = trainer.dense_arrays()
     for name, array in parameters.items():

@@ -12,7 +12,6 @@ from hybridmpi.planning.alpha import Alpha, AlphaMean
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.training.tables import TableExchange
 
-
 # What one look weighs in the mean beside the one before: a run whose data change is believed after a few.
 DECAY = 0.5
 

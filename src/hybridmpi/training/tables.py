@@ -72,6 +72,7 @@ class TableExchange:
         options: SparseOptions,
         make_allreduce: Callable[[int], AllReduce],
         norms: bool,
+        staleness: float = 0,
     ) -> None:
         self.world, self.ways, self.options = world, dict(ways), options
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
@@ -81,7 +82,9 @@ class TableExchange:
         ] + [spec_of(parameter, optimizer, options.partition, seed) for parameter in served]
         for number, spec in enumerate(self.specs):
             self.specs[number] = replace(spec, homes=self._homes(number, options.parts))
-        self.service = Service.open(world, self.specs, options.pull_path, norms=norms, wire=options.wire)
+        self.service = Service.open(
+            world, self.specs, options.pull_path, norms=norms, wire=options.wire, staleness=staleness
+        )
         client = self.service.client
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
@@ -98,6 +101,8 @@ class TableExchange:
         self._gather, self._sums = self._replica_exchanges()
         # Tables that do not lie as the options say: a resumed run is to find them so again.
         self.dealt_anew: set[int] = set()
+        # Where tables lay that have changed between owners and replicas.
+        self._left: dict[int, tuple[int, ...] | None] = {}
         self.updates = 0
         self.gradients: list[SparseRows] = []
         self.found: list[str] = []
@@ -124,23 +129,34 @@ class TableExchange:
             TableSums(self.world, self.replicas("allreduce"), self._make_allreduce, traffic),
         )
 
-    def change_way(self, number: int, way: Way) -> int:
-        """Let a table's gradient go another way from the next step on; return the bytes of rows that moved, to a
-        replica on every compute rank or back to owners. Collective over compute; the servers come along."""
-        table, spec = self.tables[number], self.specs[number]
+    def change_ways(self, ways: Mapping[str, Way]) -> int:
+        """Let the gradients of tables go other ways, by name, from the next step on; return the bytes of rows that
+        moved, to replicas on every compute rank or back to owners. Collective over compute; the servers come along."""
+        changes = [
+            (n, ways[t.name]) for n, t in enumerate(self.tables) if ways.get(t.name) not in (None, self.ways[t.name])
+        ]
+        if not changes:
+            return 0
         self._sums.close()
         self._gather.close()
-        self.ways[table.name] = way
-        moved = 0
-        if (way == "ps") == isinstance(table, Replica):
-            spec = replace(spec, homes=self._homes(number, self.options.parts))
-            kept = Replica(number, spec) if isinstance(table, Table) else table
-            moved = self.service.relayout(number, spec, kept.shard.arrays(), self.updates)
-            self.specs[number] = spec
-            self.tables[number] = Table(self.service.client, number, spec) if way == "ps" else kept
-            self.tables[number].pull_seconds = table.pull_seconds
-            self._embeddings[number][1].store = self.tables[number]
+        moved = sum(self._change_way(number, way) for number, way in changes)
         self._gather, self._sums = self._replica_exchanges()
+        return moved
+
+    def _change_way(self, number: int, way: Way) -> int:
+        table, spec = self.tables[number], self.specs[number]
+        self.ways[table.name] = way
+        if (way == "ps") != isinstance(table, Replica):
+            return 0
+        # It returns to where it was.
+        homes, self._left[number] = self._left.pop(number, self._homes(number, self.options.parts)), spec.homes
+        spec = replace(spec, homes=homes)
+        kept = Replica(number, spec) if isinstance(table, Table) else table
+        moved = self.service.relayout(number, spec, kept.shard.arrays(), self.updates)
+        self.specs[number] = spec
+        self.tables[number] = Table(self.service.client, number, spec) if way == "ps" else kept
+        self.tables[number].pull_seconds = table.pull_seconds
+        self._embeddings[number][1].store = self.tables[number]
         return moved
 
     def replicas(self, way: Way | None = None) -> list[Replica]:
