@@ -39,7 +39,7 @@ def try_modes(world: World, job: Job, steps: int, limit: float) -> Comparison:
     run = run_of(job.model.kind)(world, job)
     machine = measure_machine(world)
     workload = _profile(run, machine, steps)
-    transport = Transport(dense_wire=job.allreduce.wire, algorithm=job.allreduce.algorithm)
+    transport = Transport(False, job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm)
     outlook = Outlook(workload, machine, transport)
     measured, left_out = {}, {}
     for mode, prediction in outlook.modes.items():
@@ -63,7 +63,7 @@ def _why_not(prediction: Prediction, workload: Workload, machine: Machine, secon
 def _profile(run: Run, machine: Machine, steps: int) -> Workload:
     """Return what a step does: the rows of the `steps` steps that will run, and how long computing takes, from steps
     with the tables at their owners. Collective over compute."""
-    world, trainer = run.world, _open(run, "hybrid")
+    world, trainer = run.world, _open(run, "hybrid", {})
     touched: list[list[np.ndarray]] = []
     results = []
     batches = run.batches(0)
@@ -76,7 +76,8 @@ def _profile(run: Run, machine: Machine, steps: int) -> Workload:
     tables, rows = [], {}
     for number in range(len(trainer.tables)):
         spec = trainer.exchange.specs[number]
-        tables.append(Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition))
+        parts = len(spec.homes) if spec.homes else None
+        tables.append(Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition, parts))
         everybody = world.gather([step[number] for step in touched])
         rows[spec.name] = touched_rows(everybody, spec.map(len(world.owners)), _nodes(world))
     # [ranks, steps]
@@ -154,7 +155,7 @@ def _run(run: Run, mode: Mode, prediction: Prediction, steps: int) -> Measured:
     return Measured(step, seconds, dict(zip(results[0].bytes, counted, strict=True)))
 
 
-def _open(run: Run, mode: Mode, ways: Mapping[str, Mode] | None = None) -> Trainer:
+def _open(run: Run, mode: Mode, ways: Mapping[str, Mode]) -> Trainer:
     """Return a trainer that leaves every parameter on its way, and whose rows come from other nodes by messages, as
     they do in predictions. Collective over compute."""
     trainer = run.open_trainer(mode, ways, adapt_every=0)
