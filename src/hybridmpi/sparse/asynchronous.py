@@ -78,9 +78,9 @@ class AsyncServer(Server):
 
     def _received(self, client: int, header: Header) -> None:
         started = time.perf_counter()
-        if header.weight:
+        if header.sender.weight:
             for shard in self.shards:
-                shard.aggregate({client: header.weight})
+                shard.aggregate({client: header.sender.weight})
                 shard.update(self.applied + 1)
             self.stale[self.applied - header.step] += 1
             self.applied += 1
