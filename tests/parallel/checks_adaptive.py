@@ -28,7 +28,7 @@ def train(comm, servers, adapt_every, measure=None, **options):
         dense = hm.DenseOptions(algorithm="ring" if world.nodes > 1 else "auto")
         trainer = hm.Trainer(world, Regression(ROWS, dim=DIM), RULE, clip=0.5, dense=dense, sparse=sparse)
         if measure is not None:
-            trainer._adaptation._measure = lambda: measure(world)
+            trainer.adaptation.measure = measure
         rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
         results = []
         batches = (batch_of(step, rank, ranks) for step in range(3 * PHASE))

@@ -273,7 +273,7 @@ class Client:
                 continue
             for owner in ready:
                 message, target = self._messages[owner], world.owners[owner]
-                size, done, sent = pack_push(message, self.pushed, *pending[owner])
+                size, done, sent = pack_push(message, self._seen(owner), *pending[owner])
                 exchange.put("push", self._index, target, message[:size])
                 for category, count in (
                     ("control", sent.control),
@@ -325,3 +325,7 @@ class Client:
         if np.isnan(norm.scale):
             self.pushed -= 1
         return norm
+
+    def _seen(self, owner: int) -> int:
+        """Return how many updates of an owner are in the values that this step's gradients are of."""
+        return self.pushed

@@ -18,7 +18,7 @@ from hybridmpi.sparse.forms import Forms
 from hybridmpi.sparse.norms import OwnerNorms
 from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
-from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, Sender, read_push
+from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, Header, Sender, read_push
 from hybridmpi.world import World
 
 if TYPE_CHECKING:
@@ -86,17 +86,25 @@ class Server:
         forms = self._forms[client]
         shapes = [(shard.spec.dim, form.dtype) for shard, form in zip(self.shards, forms, strict=True)]
         header, pieces = read_push(self.exchange.slot("push", client), shapes)
+        self._expect(client, header)
+        for table, ids, values in pieces:
+            self.shards[table].staging.add(client, ids, values, forms[table])
+        self._push_taken[client] += 1
+        self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
+        if header.last:
+            self._received(client, header)
+
+    def _expect(self, client: int, header: Header) -> None:
+        """Raise AssertionError for a push that cannot come now."""
         if client in self._senders or header.step != self.applied:
             raise AssertionError(
                 f"server {self.index}: client {client} pushed step {header.step} while step {self.applied} is open"
             )
-        for table, ids, values in pieces:
-            self.shards[table].staging.add(client, ids, values, forms[table])
-        if header.last:
-            self._senders[client] = header.sender
-            self._heard += header.sender.clients
-        self._push_taken[client] += 1
-        self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
+
+    def _received(self, client: int, header: Header) -> None:
+        """Take note that all of a client's push is here."""
+        self._senders[client] = header.sender
+        self._heard += header.sender.clients
 
     def _apply(self) -> None:
         """Apply the step that everybody has pushed, or begin to, where its norm decides."""

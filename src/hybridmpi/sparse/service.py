@@ -10,6 +10,8 @@ import numpy as np
 
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
+from hybridmpi.sparse.asynchronous import AsyncClient, AsyncServer
+from hybridmpi.sparse.board import Board
 from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
 from hybridmpi.sparse.forms import Forms, check_wire
@@ -39,8 +41,9 @@ class Service:
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
     are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
     owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
-    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py). `aggregate`:
-    whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
+    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
+    `staleness`: 0, or how many steps a client may be ahead of the slowest one (see asynchronous.py).
+    `aggregate`: whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Service:
         slot_bytes: int | None = None,
         norms: bool = False,
         wire: str = "float32",
+        staleness: float = 0,
         aggregate: Aggregate = "auto",
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
@@ -69,6 +73,7 @@ class Service:
         self.exchange = Exchange(world, slots)
         self.memories = [self._row_memory(spec) for spec in specs]
         forms = Forms(specs, wire)
+        self.board = Board(world) if staleness else None
         self.server: Server | None = None
         self.client: Client | None = None
         self._node_sum: NodeSum | None = None
@@ -76,10 +81,14 @@ class Service:
             shards = [self._shard(spec, memory) for spec, memory in zip(specs, self.memories, strict=True)]
             for shard in shards:
                 shard.initialise()
-            self.server = Server(world, self.exchange, shards, forms, norms)
+            server = (world, self.exchange, shards, forms, norms)
+            self.server = Server(*server) if self.board is None else AsyncServer(*server, board=self.board)
         if not world.is_server:
-            self._node_sum = open_node_sum(world, specs, aggregate)
-            self.client = Client(world, self.exchange, self.memories, specs, path, forms, norms, self._node_sum)
+            self._node_sum = open_node_sum(world, specs, False if staleness else aggregate)
+            client = (world, self.exchange, self.memories, specs, path, forms, norms, self._node_sum)
+            self.client = (
+                Client(*client) if self.board is None else AsyncClient(*client, board=self.board, staleness=staleness)
+            )
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
@@ -98,6 +107,7 @@ class Service:
         slot_bytes: int | None = None,
         norms: bool = False,
         wire: str = "float32",
+        staleness: float = 0,
         aggregate: Aggregate = "auto",
     ) -> Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
@@ -105,12 +115,18 @@ class Service:
         check_wire(world, wire, path)
         if aggregate not in ("auto", True, False):
             raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', True or False")
+        if staleness and aggregate is True:
+            raise UsageError(
+                f"aggregate = True with staleness = {staleness}: ranks that do not wait for each other cannot sum their "
+                "rows; use aggregate = 'auto' or False"
+            )
         arguments = {
             "specs": specs,
             "path": path,
             "slot_bytes": slot_bytes,
             "norms": norms,
             "wire": wire,
+            "staleness": staleness,
             "aggregate": aggregate,
         }
         command_servers(world, "open", None, arguments)
@@ -237,7 +253,7 @@ class Service:
         if self._node_sum is not None:
             self._node_sum.close()
             self._node_sum = None
-        for memory in self.memories:
+        for memory in [*self.memories, *([self.board] if self.board is not None else [])]:
             memory.close()
         self.exchange.close()
 

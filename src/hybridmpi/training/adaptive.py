@@ -8,10 +8,14 @@ from hybridmpi.optim import Optimizer
 from hybridmpi.planning.alpha import Alpha
 from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.decide import choose_ways, decide
+from hybridmpi.planning.known import known_machine
 from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.measured import measure_machine
+from hybridmpi.planning.modes import Way
 from hybridmpi.planning.workload import Sparse, Touched, Workload
 from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import TableExchange
+from hybridmpi.world import World
 
 # A rank that touches a smaller part of a table than this sends less to owners than the sum of the whole table takes,
 # whatever the links: two copies of alpha w each way against 2 (p - 1) / p w and more work. The machine is measured
@@ -22,9 +26,10 @@ CERTAIN = 0.05
 class Adaptation:
     """Looks `every` so many steps (0: never) whether a table should leave its way. Collective over compute.
 
-    `movable`: the names of the tables that may; `measure` returns the machine, the same on every rank, when it is
-    first needed.
+    `movable`: the names of the tables that may. The machine is measured when it is first needed, once for all runs.
     """
+
+    measure: Callable[[World], Machine] = staticmethod(measure_machine)
 
     def __init__(
         self,
@@ -33,11 +38,10 @@ class Adaptation:
         movable: Collection[str],
         optimizer: Optimizer,
         transport: Transport,
-        measure: Callable[[], Machine],
         every: int,
     ) -> None:
         self.exchange, self.sparsity, self.movable, self.every = exchange, sparsity, set(movable), every
-        self._optimizer, self._transport, self._measure = optimizer, transport, measure
+        self._optimizer, self._transport = optimizer, transport
         self._machine: Machine | None = None
 
     def look(self, step: int) -> list[str]:
@@ -50,7 +54,7 @@ class Adaptation:
             return []
         alphas = self.sparsity.levels()
         if self._machine is None:
-            self._machine = self._measure()
+            self._machine = known_machine(self.exchange.world, self.measure)
         workload = self._workload(alphas)
         current = {parameter.name: self.exchange.ways[parameter.name] for parameter in workload.parameters}
         chosen = choose_ways(workload, self._machine, self._transport, current)
@@ -61,6 +65,10 @@ class Adaptation:
             said.append(f"table '{table.name}' leaves {current[table.name]}: {reason}")
         moved = self.exchange.change_ways({table.name: chosen[table.name] for table in leaving})
         return [*said[:-1], f"{said[-1]}; {moved:,} bytes of rows moved"] if said else []
+
+    def restore(self, ways: Mapping[str, Way]) -> None:
+        """Let the tables that may move go the ways they went in an earlier run. Collective over compute."""
+        self.exchange.change_ways({name: way for name, way in ways.items() if name in self.movable})
 
     def _workload(self, alphas: Mapping[str, Alpha]) -> Workload:
         """Return what a step does to the tables that may move, as measured. What else it does takes as long whatever

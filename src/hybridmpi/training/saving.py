@@ -83,7 +83,7 @@ def load(trainer: Trainer, path: Path) -> dict[str, Any]:
         return saved.directory, saved.meta, saved.read_dense(), saved.carried()
 
     directory, meta, (values, state), carried = world.from_root(read)
-    trainer.restore_ways(meta["ways"])
+    trainer.adaptation.restore(meta["ways"])
     restore_partitions(trainer, meta.get("partitions", {}))
     parameters, own_state = trainer.dense_arrays()
     for name, array in parameters.items():

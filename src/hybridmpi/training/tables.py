@@ -72,6 +72,7 @@ class TableExchange:
         options: SparseOptions,
         make_allreduce: Callable[[int], AllReduce],
         norms: bool,
+        staleness: float = 0,
     ) -> None:
         self.world, self.ways, self.options = world, dict(ways), options
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
@@ -81,7 +82,9 @@ class TableExchange:
         ] + [spec_of(parameter, optimizer, options.partition, seed) for parameter in served]
         for number, spec in enumerate(self.specs):
             self.specs[number] = replace(spec, homes=self._homes(number, options.parts))
-        self.service = Service.open(world, self.specs, options.pull_path, norms=norms, wire=options.wire)
+        self.service = Service.open(
+            world, self.specs, options.pull_path, norms=norms, wire=options.wire, staleness=staleness
+        )
         client = self.service.client
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +15,22 @@ from hybridmpi.errors import UsageError
 from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.costs import Transport
-from hybridmpi.planning.machine import Machine
-from hybridmpi.planning.modes import Mode, Way, ways_of
+from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
 from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
-from hybridmpi.training.batches import Failure, examples
+from hybridmpi.training.asynchronous import Asynchronous, check_staleness
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
 from hybridmpi.training.guards import require_same_values
 from hybridmpi.training.phases import Phases
+from hybridmpi.training.results import ReadFailure, StepResult, examples
 from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a step did, the same on every compute rank, but for the times and bytes, which are this rank's.
-
-    `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something
-    was not finite. `seconds` by phase and `bytes` by category are of this step; `hidden_seconds`: how long sums of
-    dense gradients were under way while backward went on. `notes`: what was changed after it, and why, in words.
-    """
-
-    step: int
-    loss: float
-    examples: int
-    skipped: bool
-    total_seconds: float
-    hidden_seconds: float
-    seconds: dict[str, float] = field(repr=False)
-    bytes: dict[str, int] = field(repr=False)
-    notes: tuple[str, ...] = ()
 
 
 class Trainer:
@@ -64,6 +43,11 @@ class Trainer:
     ("allgather"); `modes` makes exceptions by name pattern, {"embedding*": "allreduce"}. `seed` decides initial values
     and all random draws. `clip` > 0 limits the global norm of the whole gradient. `nonfinite`: "stop" raises
     NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
+
+    `staleness`: how many steps a rank may be ahead of the slowest one: 0 trains synchronously, a number is stale
+    synchronous parallel with that bound, math.inf is asynchronous. Other than 0, all parameters lie at owners (mode
+    "ps"), every rank's push is a step of the optimiser, `clip` limits the norm of a rank's own gradient, and "skip"
+    leaves out that rank's step alone.
     """
 
     def __init__(
@@ -76,6 +60,7 @@ class Trainer:
         modes: Mapping[str, Mode] | None = None,
         clip: float = 0.0,
         nonfinite: str = "stop",
+        staleness: float = 0,
         dense: DenseOptions = DenseOptions(),  # noqa: B008 - frozen
         sparse: SparseOptions = SparseOptions(),  # noqa: B008 - frozen
     ) -> None:
@@ -95,6 +80,7 @@ class Trainer:
         model.initialise(seed)
         parameters, embeddings = model.parameters_in_order(), model.named_tables()
         ways, movable = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
+        check_staleness(staleness, ways)
         self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
         self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
         served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
@@ -107,26 +93,21 @@ class Trainer:
             seed,
             sparse,
             lambda nbytes: dense.open(world, nbytes),
-            norms=clip > 0,
+            norms=clip > 0 and not staleness,
+            staleness=staleness,
         )
         self.sparsity = Sparsity(self.exchange)
-        self._adaptation = Adaptation(
+        self.adaptation = Adaptation(
             self.exchange,
             self.sparsity,
             movable,
             optimizer,
             Transport(row_wire=sparse.wire, dense_wire=dense.wire),
-            self._measure_machine,
             sparse.adapt_every,
         )
+        self._asynchronous = Asynchronous(self, self._dense) if staleness else None
         self._closed = False
         world.on_close(self.close)
-
-    def _measure_machine(self) -> Machine:
-        from hybridmpi.planning.known import known_machine
-        from hybridmpi.planning.measured import measure_machine
-
-        return known_machine(self.world, measure_machine)
 
     @property
     def plan(self) -> Plan:
@@ -159,14 +140,19 @@ class Trainer:
 
         A rank whose batches end before the others' takes part with weight 0. `on_step` is called after every step, on
         every rank; what it does collectively, all ranks do.
+
+        With staleness a rank does `steps` of its own, or fewer if it runs out of batches or gets None, while the others
+        go on; the end of `fit` is a boundary, see `settle`. `on_step` must do nothing collective then.
         """
+        if self._asynchronous is not None:
+            return self._asynchronous.fit(batches, steps, on_step)
         iterator = iter(batches)
         result = None
         while self.step < steps:
             try:
                 batch = next(iterator, None)
             except (Exception, SystemExit) as error:
-                batch = Failure(error)
+                batch = ReadFailure(error)
             outcome = self.train_step(batch)
             if outcome is None:
                 break
@@ -179,15 +165,19 @@ class Trainer:
 
     @property
     def stopped(self) -> bool:
-        """Whether the last step saw a request to stop on any rank; the same on all ranks."""
-        return self._stopped
+        """Whether the last step saw a request to stop on any rank; the same on all ranks, with staleness at a
+        boundary."""
+        return self._stopped if self._asynchronous is None else self._asynchronous.stopped
 
     def train_step(self, batch: Any) -> StepResult | None:
         """Do one step with this rank's batch (None: it has none left); return its result, or None, with nothing done,
         when no rank has a batch. Collective over compute.
 
         Nothing is changed anywhere until all ranks know that all are well: an exception on one rank is raised on all.
+        With staleness a step is Local: an exception is raised on this rank, and the result is of its own examples.
         """
+        if self._asynchronous is not None:
+            return self._asynchronous.step(batch)
         started = time.perf_counter()
         phases = Phases()
         before = self.traffic()
@@ -231,7 +221,7 @@ class Trainer:
         after = self.traffic()
         self.step += 1
         self.sparsity.add(verdict.rows)
-        notes = self._adaptation.look(self.step)
+        notes = self.adaptation.look(self.step)
         return StepResult(
             self.step,
             verdict.loss,
@@ -250,7 +240,7 @@ class Trainer:
         report, failure = Report(stop=bool(self.stop_requested())), None
         pulled = self.exchange.pull_seconds()
         try:
-            if isinstance(batch, Failure):
+            if isinstance(batch, ReadFailure):
                 raise batch.error
             report.weight = 0.0 if batch is None else examples(batch)
         except (Exception, SystemExit) as error:
@@ -308,16 +298,26 @@ class Trainer:
             require_same_values(self.world, self.buckets, self.step + 1)
         return ""
 
+    def settle(self) -> None:
+        """Wait until all that any rank has pushed is applied everywhere. Collective over compute.
+
+        Synchronous training is always settled. With staleness this is a boundary, as are `fit`, `save` and `load`:
+        afterwards all ranks see the same parameters, `step` is the largest of the ranks' own.
+        """
+        if self._asynchronous is not None:
+            self._asynchronous.settle()
+
+    def staleness(self) -> dict[int, int]:
+        """Return {staleness: pushes}: how many pushes owners applied, so far, after so many updates of others since
+        the rank had pulled. Each owner's pushes count; nothing where training is synchronous. Collective over compute;
+        a boundary."""
+        return {} if self._asynchronous is None else self._asynchronous.staleness()
+
     def traffic(self) -> dict[str, int]:
         """Return the bytes this rank has moved so far, by category. Local."""
         counted = self.service.client.traffic.snapshot()
         counted["allreduce"] += sum(self._dense.allreduce.sent().values()) + self.exchange.sent()
         return counted
-
-    def restore_ways(self, ways: Mapping[str, Way]) -> None:
-        """Let tables that measurements may move go the ways they went in an earlier run. Collective over compute."""
-        movable = self._adaptation.movable
-        self.exchange.change_ways({name: way for name, way in ways.items() if name in movable})
 
     # -- where rows lie --------------------------------------------------------------------------------------------
 
@@ -332,6 +332,7 @@ class Trainer:
         """
         from hybridmpi.training.placement import repartition
 
+        self.settle()
         return repartition(self, name, parts, homes, kind)
 
     def balance(self) -> str:
@@ -339,6 +340,7 @@ class Trainer:
         each part since the last call; return why, or why not, in words. Collective over compute, between steps."""
         from hybridmpi.training.placement import balance
 
+        self.settle()
         return balance(self)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
@@ -350,6 +352,7 @@ class Trainer:
         """
         from hybridmpi.training.saving import save
 
+        self.settle()
         return save(self, Path(root), keep, meta or {}, words)
 
     def load(self, path: str | Path) -> dict[str, Any]:
@@ -357,6 +360,7 @@ class Trainer:
         Collective over compute."""
         from hybridmpi.training.saving import load
 
+        self.settle()
         return load(self, Path(path))
 
     def dense_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
@@ -376,6 +380,8 @@ class Trainer:
         if self._closed:
             return
         self._closed = True
+        if self._asynchronous is not None:
+            self._asynchronous.close()
         self._dense.leave()
         if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
             refuse_to_part(self.world, self.step + 1, leaving=True)
