@@ -117,8 +117,8 @@ class Service:
             raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', True or False")
         if staleness and aggregate is True:
             raise UsageError(
-                f"aggregate = True with staleness = {staleness}: ranks that do not wait for each other cannot sum their "
-                "rows; use aggregate = 'auto' or False"
+                f"aggregate = True, and staleness = {staleness}: ranks that do not wait for each other cannot sum "
+                "their rows; use aggregate = 'auto' or False"
             )
         arguments = {
             "specs": specs,
