@@ -41,9 +41,9 @@ class Service:
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
     are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
     owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
+    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
     `staleness`: 0, or how many steps a client may be ahead of the slowest one (see asynchronous.py).
-    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py). `aggregate`:
-    whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
+    `aggregate`: whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
     """
 
     def __init__(
@@ -116,6 +116,11 @@ class Service:
         check_wire(world, wire, path)
         if aggregate not in get_args(Aggregate):
             raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', 'always' or 'never'")
+        if staleness and aggregate == "always":
+            raise UsageError(
+                f"aggregate = 'always', and staleness = {staleness}: ranks that do not wait for each other cannot sum "
+                "their rows; use aggregate = 'auto' or 'never'"
+            )
         arguments = {
             "specs": specs,
             "path": path,
