@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hybridmpi import autograd, checkpoint, data, models, nn, optim
     from hybridmpi.training.dense import DenseOptions
     from hybridmpi.training.tables import SparseOptions
+    from hybridmpi.training.trace import Trace
     from hybridmpi.training.trainer import Trainer
     from hybridmpi.world import World, run
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "DenseOptions": "hybridmpi.training.dense",
     "SparseOptions": "hybridmpi.training.tables",
+    "Trace": "hybridmpi.training.trace",
     "Trainer": "hybridmpi.training.trainer",
     "World": "hybridmpi.world",
     "autograd": None,

@@ -73,6 +73,11 @@ def test_training(ranks):
     run_checks("checks_training", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 3])
+def test_trace(ranks):
+    run_checks("checks_trace", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 4])
 def test_planning(ranks):
     run_checks("checks_planning", ranks)

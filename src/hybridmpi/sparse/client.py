@@ -122,6 +122,8 @@ class Client:
             started = time.perf_counter()
             self.world.wait_until(lambda: self._versions.min() >= self.pushed)
             self.wait_seconds += time.perf_counter() - started
+            if (recording := self.world.recording) is not None:
+                recording.add("wait for owners", started, time.perf_counter(), step=recording.step)
         self.exchange.see()
 
     def pull(self, table: int, ids: np.ndarray) -> np.ndarray:

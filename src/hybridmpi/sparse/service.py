@@ -13,6 +13,7 @@ from hybridmpi.failures import describe
 from hybridmpi.sparse.asynchronous import AsyncClient, AsyncServer
 from hybridmpi.sparse.board import Board
 from hybridmpi.sparse.client import Client, Path
+from hybridmpi.sparse.clocks import show_clock
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
 from hybridmpi.sparse.forms import Forms, check_wire
 from hybridmpi.sparse.moving import Layout, move
@@ -154,13 +155,15 @@ class Service:
                 mine = (False, describe(error))
             answers = world.gather(mine)
         else:
-            answers = world.broadcast(self._ask_servers(command, arguments) if world.on_root() else None)
+            answers = world.broadcast(self.ask_servers(command, **arguments) if world.on_root() else None)
         for owner, (done, value) in enumerate(answers):
             if not done:
                 raise HybridMPIError(f"rank {world.owners[owner]} (owner {owner}) could not {command}: {value}")
         return [value for _, value in answers]
 
-    def _ask_servers(self, command: str, arguments: dict[str, Any]) -> list[tuple[bool, Any]]:
+    def ask_servers(self, command: str, **arguments: Any) -> list[tuple[bool, Any]]:
+        """Let the dedicated servers carry out a command, after all pushed steps are applied; return (whether it could,
+        its answer or what failed) of each. Local, on compute rank 0; serves while it waits."""
         world = self.world
         for rank in world.servers:
             world.comm.send((command, self.number, {"pushed": self.client.pushed, **arguments}), rank, TAG_COMMAND)
@@ -230,6 +233,7 @@ class Service:
         sent = move(world, Layout.of(world, old), Layout.of(world, new), spec.held_bytes, sources, targets, traffic)
         del sources
         if server is not None:
+            shard.count_touched(server.shards[table].take_touched())
             server.shards[table] = shard
             server.applied = updates
             server.publish()
@@ -295,6 +299,8 @@ def serve(world: World) -> None:
         if command == "open":
             service = Service(world, **arguments)
             services[service.number] = service
+        elif command == "clock":
+            show_clock(world, root)
         elif command == "relayout":
             services[number]._relayout(**arguments)
         elif command == "close":

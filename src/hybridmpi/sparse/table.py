@@ -28,4 +28,7 @@ class Table:
         started = time.perf_counter()
         rows = self.client.pull(self.number, ids)
         self.pull_seconds += time.perf_counter() - started
+        if (recording := self.client.world.recording) is not None:
+            about = {"step": recording.step, "table": self.name, "rows": len(ids), "bytes": rows.nbytes}
+            recording.add("pull", started, time.perf_counter(), **about)
         return rows

@@ -179,7 +179,7 @@ class Trainer:
         if self._asynchronous is not None:
             return self._asynchronous.step(batch)
         started = time.perf_counter()
-        phases = Phases()
+        phases = Phases(self.world.recording, self.step + 1, self.traffic)
         before = self.traffic()
         waited = self.service.client.wait_seconds
         report, failure = self._compute(batch, phases)
@@ -222,6 +222,7 @@ class Trainer:
         self.step += 1
         self.sparsity.add(verdict.rows)
         notes = self.adaptation.look(self.step)
+        phases.end()
         return StepResult(
             self.step,
             verdict.loss,
