@@ -118,7 +118,9 @@ def _predict(options: argparse.Namespace) -> int:
         )
     workload = describe(job, machine, options.measure)
     workload = with_alphas(workload, options.alpha, machine)
-    transport = Transport(options.local, options.row_wire or job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm)
+    transport = Transport(
+        options.local, options.row_wire or job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm
+    )
     outlook = Outlook(workload, machine, transport)
     if options.explain is not None:
         name = outlook.parameter(options.explain).name
