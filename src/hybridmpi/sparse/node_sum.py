@@ -26,7 +26,7 @@ from hybridmpi.world import World
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Aggregate = Literal["auto"] | bool
+Aggregate = Literal["auto", "always", "never"]
 
 # A rank's rows of one step take up to this much of the node's memory, of which only what is used is touched; a node
 # with a rank that has more pushes rank by rank in that step.
@@ -74,7 +74,7 @@ def open_node_sum(world: World, specs: list[TableSpec], aggregate: Aggregate) ->
     """
     nodes = [world.node_of[rank] for rank in world.clients]
     crosses = len({*nodes, *(world.node_of[rank] for rank in world.owners)}) > 1
-    wanted = crosses if aggregate == "auto" else aggregate
+    wanted = crosses if aggregate == "auto" else aggregate == "always"
     if not wanted or not specs or len(set(nodes)) == len(nodes):
         return None
     comm = world.compute.Split(world.node_of[world.rank], key=world.rank)
@@ -113,7 +113,7 @@ class NodeSum:
             raise HybridMPIError(
                 f"{total:,} bytes for the row gradients of {self.ranks} ranks could not be shared on this node: "
                 f"{error}. Look at the room in /dev/shm and the memory limit of this job, or let every rank push for "
-                "itself (aggregate=False)"
+                "itself (aggregate = 'never')"
             ) from error
         memory, _ = self._window.Shared_query(0)
         self._memory = np.frombuffer(memory, np.uint8)[:total]

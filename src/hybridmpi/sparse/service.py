@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -41,9 +41,9 @@ class Service:
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
     are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
     owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
-    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
     `staleness`: 0, or how many steps a client may be ahead of the slowest one (see asynchronous.py).
-    `aggregate`: whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
+    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py). `aggregate`:
+    whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
     """
 
     def __init__(
@@ -84,11 +84,12 @@ class Service:
             server = (world, self.exchange, shards, forms, norms)
             self.server = Server(*server) if self.board is None else AsyncServer(*server, board=self.board)
         if not world.is_server:
-            self._node_sum = open_node_sum(world, specs, False if staleness else aggregate)
-            client = (world, self.exchange, self.memories, specs, path, forms, norms, self._node_sum)
-            self.client = (
-                Client(*client) if self.board is None else AsyncClient(*client, board=self.board, staleness=staleness)
-            )
+            client = (world, self.exchange, self.memories, specs, path, forms, norms)
+            if self.board is None:
+                self._node_sum = open_node_sum(world, specs, aggregate)
+                self.client = Client(*client, self._node_sum)
+            else:
+                self.client = AsyncClient(*client, board=self.board, staleness=staleness)
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
@@ -113,13 +114,8 @@ class Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
         check_names(specs)
         check_wire(world, wire, path)
-        if aggregate not in ("auto", True, False):
-            raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', True or False")
-        if staleness and aggregate is True:
-            raise UsageError(
-                f"aggregate = True, and staleness = {staleness}: ranks that do not wait for each other cannot sum "
-                "their rows; use aggregate = 'auto' or False"
-            )
+        if aggregate not in get_args(Aggregate):
+            raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', 'always' or 'never'")
         arguments = {
             "specs": specs,
             "path": path,

@@ -56,7 +56,7 @@ class TranslationRun(Run):
     defaults = Job(
         ModelSection(),
         DataSection(),
-        Adagrad(rate=0.05, initial=1e-3),
+        Adagrad(rate=0.05, initial=1e-4),
         training=TrainingSection(steps=3000),
         checkpoint=CheckpointSection("runs/nmt"),
     )
