@@ -18,8 +18,8 @@ class Metrics:
     """Appends lines to `path`; an empty path writes nothing. Local, for one rank.
 
     A line is {"kind": "step", "step", "loss", "examples", "words_per_s" (or what else examples are called: `unit`),
-    "seconds", "hidden", "phases": {...}, "bytes": {...}}, "evaluation" or "run". Raises UsageError when the file cannot
-    be written.
+    "seconds", "hidden", "phases": {...}, "bytes": {...}}, "evaluation", "staleness" or "run". Raises UsageError when the
+    file cannot be written.
     """
 
     def __init__(self, path: str, append: bool, unit: str) -> None:
