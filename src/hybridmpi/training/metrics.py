@@ -19,7 +19,7 @@ class Metrics:
 
     A line is {"kind": "step", "step", "loss", "examples", "words_per_s" (or what else examples are called: `unit`),
     "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed after it;
-    "evaluation", "run" or "end". Raises UsageError when the file cannot be written.
+    "evaluation", "staleness", "run" or "end". Raises UsageError when the file cannot be written.
     """
 
     def __init__(self, path: str, append: bool, unit: str) -> None:
