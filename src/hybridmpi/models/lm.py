@@ -76,6 +76,17 @@ class LanguageModel(Module):
         candidates = self.sampler.draw(draws.generator("candidates", shared=True))
         return sampled_softmax(hidden, targets, candidates, self.output, self.bias, self.sampler)
 
+    def rows_wanted(self, batch: TextBatch) -> dict[str, np.ndarray]:
+        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local.
+
+        Not those of the full softmax: it wants, and changes, all rows of the output table in every step.
+        """
+        if self.sampler is None:
+            return {"embedding": batch.inputs}
+        candidates = self.sampler.draw(draws.generator("candidates", shared=True))
+        ids = np.concatenate([batch.targets.reshape(-1), candidates])
+        return {"embedding": batch.inputs, "output": ids, "bias": ids}
+
     def evaluate(self, batch: TextBatch) -> tuple[float, int]:
         """Return the sum of negative log likelihoods, in double precision, and the number of words. Local; pulls rows.
 

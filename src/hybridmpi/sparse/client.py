@@ -8,6 +8,7 @@ slot; *get*: one indexed Get per owner. Between nodes, message and get are timed
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -65,6 +66,8 @@ class Client:
         self._shared: dict[tuple[int, int], np.ndarray] = {}
         self._pulls, self._most_mapped = 0, MOST_MAPPED_BYTES
         self.paths = [self._path_to(rank, path) for rank in world.owners]
+        # Takes in what was asked for ahead, when an owner's slots are needed for something else.
+        self.before_request: Callable[[], None] = lambda: None
 
     def _path_to(self, rank: int, path: Path) -> str:
         if self.world.same_node(rank) and path in ("auto", "shared"):
@@ -128,18 +131,22 @@ class Client:
             self._fetch(self.paths[owner], owner, table, local, rows)
             if not whole:
                 out[where] = rows
-        self._pulls += 1
-        if self._shared and self._pulls % PULLS_PER_LOOK == 0 and resident_shared_bytes() > self._most_mapped:
-            for rows in self._shared.values():
-                unmap_pages(rows)
-            # What is left is not the tables': unmapping at every look would only cost.
-            self._most_mapped = max(MOST_MAPPED_BYTES, 2 * resident_shared_bytes())
+        self._limit_mapped()
         if later:
             self._ask(table, [(owner, local, rows) for owner, local, _, rows in later])
             for _, _, where, rows in later:
                 if not isinstance(where, slice):
                     out[where] = rows
         return out
+
+    def _limit_mapped(self) -> None:
+        """Every few pulls, unmap rows of shared memory if much of it counts as this rank's."""
+        self._pulls += 1
+        if self._shared and self._pulls % PULLS_PER_LOOK == 0 and resident_shared_bytes() > self._most_mapped:
+            for rows in self._shared.values():
+                unmap_pages(rows)
+            # What is left is not the tables': unmapping at every look would only cost.
+            self._most_mapped = max(MOST_MAPPED_BYTES, 2 * resident_shared_bytes())
 
     def _fetch(self, way: str, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
         """Read rows `local` of one owner into `out` [n, dim]."""
@@ -170,30 +177,56 @@ class Client:
         spec, sizes = self.specs[table], self.exchange.sizes
         most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // spec.row_bytes)
         start = 0
+        self.before_request()
         while wanted:
             for owner, local, _ in wanted:
                 self._send_request(owner, table, local[start : start + most])
             for owner, _, out in wanted:
-                self.world.wait_until(lambda owner=owner: self._reply_sent[owner] == self._requests[owner])
-                self.exchange.see()
                 part = out[start : start + most]
-                part[...] = self.exchange.slot("reply", owner)[: part.nbytes].view(out.dtype).reshape(part.shape)
+                part[...] = self.reply(owner)[: part.nbytes].view(out.dtype).reshape(part.shape)
             start += most
             wanted = [entry for entry in wanted if len(entry[1]) > start]
 
     def _send_request(self, owner: int, table: int, local: np.ndarray) -> None:
-        target = self.world.owners[owner]
         size = REQUEST_HEADER_BYTES + local.nbytes
         words = self._request[:size].view(np.int64)
         words[0], words[1] = table, len(local)
         words[2:] = local
+        self.post(owner, size)
+        same_node = self.world.same_node(self.world.owners[owner])
+        self.traffic.add("pull_ids", local.nbytes, same_node)
+        self.traffic.add("control", REQUEST_HEADER_BYTES, same_node)
+
+    # -- for readers, which ask in their own words (see conditional.py) ---------------------------------------------
+
+    @property
+    def request(self) -> np.ndarray:
+        """Where a request is written before it is sent, as bytes."""
+        return self._request
+
+    def post(self, owner: int, size: int) -> None:
+        """Send the first `size` bytes of `request` to an owner, who has answered the last one. Local."""
+        target = self.world.owners[owner]
         self.exchange.put("request", self._index, target, self._request[:size])
         self.exchange.flush(target)
         self._requests[owner] += 1
         self.exchange.count("request_sent", self._index, target, int(self._requests[owner]))
-        same_node = self.world.same_node(target)
-        self.traffic.add("pull_ids", local.nbytes, same_node)
-        self.traffic.add("control", REQUEST_HEADER_BYTES, same_node)
+
+    def reply(self, owner: int) -> np.ndarray:
+        """Wait for an owner's answer and return the slot that it is in, as bytes. Local."""
+        self.world.wait_until(lambda: self._reply_sent[owner] == self._requests[owner])
+        self.exchange.see()
+        return self.exchange.slot("reply", owner)
+
+    def split(self, table: int, ids: np.ndarray) -> list[tuple[np.ndarray | slice, np.ndarray]]:
+        """Return, per owner, (where its rows stand in sorted unique `ids`, their local numbers there). Local."""
+        return self._maps[table].split(ids)
+
+    def read_near(self, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
+        """Read rows of an owner on this node into `out` [n, dim]. Local; after `wait_for_version`."""
+        self._fetch("shared", owner, table, local, out)
+        self.traffic.add("pull_rows", out.nbytes, True)
+        self._limit_mapped()
 
     # -- push ------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi.kernels import gather
+from hybridmpi.sparse.conditional import CONDITIONAL, answer
 from hybridmpi.sparse.exchange import Exchange
 from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
@@ -98,11 +99,14 @@ class Server:
         """Gather the rows that a client asked for and put them, contiguous, into its reply slot."""
         request = self.exchange.slot("request", client)
         table, rows = request[:REQUEST_HEADER_BYTES].view(np.int64).tolist()
-        shard = self.shards[table]
-        local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
-        size = rows * shard.spec.row_bytes
-        out = self._reply[:size].view(shard.spec.dtype).reshape(rows, shard.spec.dim)
-        gather(shard.values, local, out=out)
+        if table == CONDITIONAL:
+            size = answer(request, self._reply, self.shards, self.applied)
+        else:
+            shard = self.shards[table]
+            local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
+            size = rows * shard.spec.row_bytes
+            out = self._reply[:size].view(shard.spec.dtype).reshape(rows, shard.spec.dim)
+            gather(shard.values, local, out=out)
         target = self.world.clients[client]
         self.exchange.put("reply", self.index, target, self._reply[:size])
         self.exchange.flush(target)
@@ -157,6 +161,7 @@ class Server:
         for shard in self.shards:
             for piece in shard.pieces:
                 _load(saved, shard, piece)
+            shard.replaced(applied)
         self.applied = applied
         self.publish()
 

@@ -42,7 +42,9 @@ class Service:
         owners = len(world.owners)
         offsets, sizes = row_layout(specs, owners)
         between_nodes = any(world.node_of[r] != world.node_of[world.clients[0]] for r in range(world.size))
-        replies = path == "message" or (path == "auto" and between_nodes)
+        # Rows are asked for by messages, and conditionally in no other way.
+        asked = path == "message" or (path == "get" and any(spec.clocks for spec in specs))
+        replies = asked or (path == "auto" and between_nodes)
         everywhere = path == "get" or (path == "auto" and between_nodes)
         largest_row = max((spec.row_bytes for spec in specs), default=8)
         slots = slot_sizes(len(world.clients), owners, smallest_slot(len(specs), largest_row), replies, push=slot_bytes)

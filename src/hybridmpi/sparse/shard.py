@@ -82,6 +82,8 @@ class Shard:
             initialise(self.values[piece.rows], spec, piece.first, piece.stride)
         self.state: dict[str, np.ndarray] = spec.optimizer.new_state(self.values)
         self.staging = Staging(spec.dim, spec.dtype)
+        # The step that last changed each row, where the table keeps count of that.
+        self.clocks = np.zeros(self.count, np.int32) if spec.clocks else None
         self._sums = np.empty((0, spec.dim), spec.dtype)
 
     def apply(self, weights: dict[int, float], step: int) -> int:
@@ -109,5 +111,12 @@ class Shard:
         sums = self._sums[: len(rows)]
         kernels.segment_sum(staging.values[: staging.used], places[order], starts, sums, scale)
         self.spec.optimizer.update_rows(self.values, self.state, rows, sums, step)
+        if self.clocks is not None:
+            self.clocks[rows] = step
         staging.clear()
         return len(rows)
+
+    def replaced(self, step: int) -> None:
+        """Note that after `step` all rows are others than before, whatever anybody has kept of them. Local."""
+        if self.clocks is not None:
+            self.clocks.fill(step)

@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from hybridmpi.sparse.client import Client
+from hybridmpi.sparse.reader import RowReader
 from hybridmpi.sparse.spec import TableSpec
 
 
@@ -17,10 +18,14 @@ class Table:
         self.client, self.number, self.spec = client, number, spec
         self.name, self.rows, self.dim, self.dtype = spec.name, spec.rows, spec.dim, spec.dtype
         self.pull_seconds = 0.0
+        # What reads rows within a step, by what this rank knows of them; it is at work only then.
+        self.reader: RowReader | None = None
 
     def pull(self, ids: np.ndarray) -> np.ndarray:
-        """Return the rows `ids` (unique, sorted, checked) as [n, dim], as they are after this rank's last push."""
+        """Return the rows `ids` (unique, sorted, checked) as [n, dim], as they are after this rank's last push; in a
+        step no older than its reader's cache allows."""
         started = time.perf_counter()
-        rows = self.client.pull(self.number, ids)
+        source = self.reader if self.reader is not None and self.reader.active else self.client
+        rows = source.pull(self.number, ids)
         self.pull_seconds += time.perf_counter() - started
         return rows

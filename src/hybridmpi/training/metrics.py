@@ -18,7 +18,8 @@ class Metrics:
     """Appends lines to `path`; an empty path writes nothing. Local, for one rank.
 
     A line is {"kind": "step", "step", "loss", "examples", "words_per_s", "seconds", "hidden", "phases": {...},
-    "bytes": {...}}, "evaluation" or "run". Raises UsageError when the file cannot be written.
+    "bytes": {...}}, with a cache or prefetch also "rows": {...}; "evaluation" or "run". Raises UsageError when the file
+    cannot be written.
     """
 
     def __init__(self, path: str, append: bool) -> None:
@@ -57,6 +58,7 @@ class Metrics:
             hidden=round(result.hidden_seconds, 6),
             phases={phase: round(seconds, 6) for phase, seconds in result.seconds.items()},
             bytes=result.bytes,
+            **({"rows": result.rows} if result.rows else {}),
         )
 
     def close(self) -> None:

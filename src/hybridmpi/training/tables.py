@@ -13,9 +13,11 @@ from hybridmpi.collectives import AllReduce
 from hybridmpi.nn import Embedding
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.modes import Way
+from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.sparse.client import Path as PullPath
 from hybridmpi.sparse.gathering import RowGather
 from hybridmpi.sparse.partition import Kind
+from hybridmpi.sparse.reader import RowReader
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.sparse.rows import SparseRows
 from hybridmpi.sparse.service import Service
@@ -32,12 +34,16 @@ class SparseOptions:
 
     `partition`: how a table's rows are dealt to parts, "cyclic" or "block". `parts`: into how many; 0: one for each
     owner. Where they are fewer than the owners, tables begin at owners in turn. `pull_path` forces one way of pulling
-    rows, for measurements.
+    rows, for measurements. `prefetch`: rows of the next batch are asked for while a step computes, where the model says
+    which (`rows_wanted`); every step reads the same bits as without. `cache`: each rank keeps rows from step to step.
+    Both are about owners on other nodes: rows of this node are read from its memory as they are.
     """
 
     partition: Kind = "cyclic"
     parts: int = 0
     pull_path: PullPath = "auto"
+    prefetch: bool = False
+    cache: CacheOptions | None = None
 
 
 Stores = list[Table | Replica]
@@ -63,12 +69,15 @@ class TableExchange:
     ) -> None:
         self.world, self.ways = world, dict(ways)
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
+        near = options.pull_path in ("auto", "shared") and world.nodes == 1  # all rows are in this node's memory
+        reads = (options.prefetch or options.cache is not None) and not near
         self.specs = [
             TableSpec(name, e.rows, e.dim, e.dtype, tuple(e.init), e.reduction, options.partition, optimizer, seed)
             for name, e in embeddings
         ] + [spec_of(parameter, optimizer, options.partition, seed) for parameter in served]
         for number, spec in enumerate(self.specs):
-            self.specs[number] = replace(spec, homes=self._homes(number, options.parts))
+            clocks = reads and number < len(embeddings) and self.ways[spec.name] == "ps"
+            self.specs[number] = replace(spec, homes=self._homes(number, options.parts), clocks=clocks)
         self.service = Service.open(world, self.specs, options.pull_path)
         client = self.service.client
         self.tables: Stores = []
@@ -77,6 +86,10 @@ class TableExchange:
             table = Table(client, number, self.specs[number]) if lies else Replica(number, self.specs[number])
             self.tables.append(table)
             embedding.store = table
+        clocked = [table for table in self.tables if isinstance(table, Table) and table.spec.clocks]
+        self.reader = RowReader(client, [table.number for table in clocked], options.cache) if clocked else None
+        for table in clocked:
+            table.reader = self.reader
         first = len(self.tables)
         stores = [Table(client, first + number, self.specs[first + number]) for number in range(len(served))]
         self.served = ServedParameters(served, stores)
@@ -171,7 +184,8 @@ class TableExchange:
 
     def pull_seconds(self) -> float:
         """Return how long pulls have taken so far. Local."""
-        return sum(table.pull_seconds for table in [*self.tables, *self.served.tables])
+        ahead = self.reader.seconds if self.reader is not None else 0.0
+        return sum(table.pull_seconds for table in [*self.tables, *self.served.tables]) + ahead
 
     def sent(self) -> int:
         """Return the bytes this rank has sent in sums of tables so far. Local."""
@@ -197,12 +211,16 @@ class TableExchange:
     def continue_from(self, updates: int) -> None:
         """Count on from `updates` steps that were applied before. Local."""
         self.updates = self.service.client.pushed = updates
+        if self.reader is not None:
+            self.reader.forget()
         self.refresh()
 
     def close(self) -> None:
         """Free the tables. Collective over compute; the servers are told."""
         for _, embedding in self._embeddings:
             embedding.store = None
+        if self.reader is not None:
+            self.reader.collect()
         self._sums.close()
         self._gather.close()
         self.service.close()

@@ -19,6 +19,7 @@ from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.agreement import Report, Verdict, agree
+from hybridmpi.training.ahead import Batches, Failure, RowsAhead
 from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
 from hybridmpi.training.guards import require_same_values
@@ -33,7 +34,8 @@ class StepResult:
 
     `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something
     was not finite. `seconds` by phase and `bytes` by category are of this step; `hidden_seconds`: how long sums of
-    dense gradients were under way while backward went on.
+    dense gradients were under way while backward went on. `rows`: with prefetch or a cache, what became of the rows
+    that the step wanted from other nodes (see sparse/reader.py).
     """
 
     step: int
@@ -44,6 +46,7 @@ class StepResult:
     hidden_seconds: float
     seconds: dict[str, float] = field(repr=False)
     bytes: dict[str, int] = field(repr=False)
+    rows: dict[str, int] = field(repr=False, default_factory=dict)
 
 
 class Trainer:
@@ -94,6 +97,8 @@ class Trainer:
             world, embeddings, served, ways, optimizer, seed, sparse, lambda nbytes: dense.open(world, nbytes)
         )
         self.plan: Plan = make_plan(world, model.named_parameters(), self.exchange, self.buckets, self._dense.allreduce)
+        self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
+        self._batches: Batches | None = None
         self._closed = False
         world.on_close(self.close)
 
@@ -122,15 +127,15 @@ class Trainer:
 
         A rank whose batches end before the others' takes part with weight 0. `on_step` is called after every step, on
         every rank; what it does collectively, all ranks do.
+
+        With prefetch a batch is read before the step ahead of it. Where training ends between the two, by a failure or
+        a request to stop, the next call with the same iterator begins with the batch that was read.
         """
-        iterator = iter(batches)
+        self._batches = source = Batches.of(batches, self._batches)
         result = None
         while self.step < steps:
-            try:
-                batch = next(iterator, None)
-            except (Exception, SystemExit) as error:
-                batch = _Failure(error)
-            outcome = self.train_step(batch)
+            batch = source.take()
+            outcome = self.train_step(batch, source.peek() if self._rows.at_work and self.step + 1 < steps else None)
             if outcome is None:
                 break
             result = outcome
@@ -145,17 +150,18 @@ class Trainer:
         """Whether the last step saw a request to stop on any rank; the same on all ranks."""
         return self._stopped
 
-    def train_step(self, batch: Any) -> StepResult | None:
+    def train_step(self, batch: Any, following: Any = None) -> StepResult | None:
         """Do one step with this rank's batch (None: it has none left); return its result, or None, with nothing done,
         when no rank has a batch. Collective over compute.
 
+        `following`: the batch of the next step, where it is known: with prefetch its rows are asked for meanwhile.
         Nothing is changed anywhere until all ranks know that all are well: an exception on one rank is raised on all.
         """
         started = time.perf_counter()
         phases = Phases()
-        before = self.traffic()
+        before, rows = self.traffic(), self._rows.counts()
         waited = self.service.client.wait_seconds
-        report, failure = self._compute(batch, phases)
+        report, failure = self._compute(batch, following, phases)
         verdict = agree(self.world, report, len(self.tables))
         phases.lap("wait", elsewhere=self._dense.after)
         phases.add("allreduce", self._dense.after)
@@ -198,15 +204,16 @@ class Trainer:
             self._dense.hidden,
             phases.seconds,
             {category: after[category] - before[category] for category in after},
+            {what: count - rows[what] for what, count in self._rows.counts().items()},
         )
 
-    def _compute(self, batch: Any, phases: Phases) -> tuple[Report, BaseException | None]:
+    def _compute(self, batch: Any, following: Any, phases: Phases) -> tuple[Report, BaseException | None]:
         """Forward and backward on this rank; never raises, so that every rank reaches the agreement."""
         draws.begin_step(self.seed, self.step, self.world.compute.Get_rank())
         report, failure = Report(stop=bool(self.stop_requested())), None
         pulled = self.exchange.pull_seconds()
         try:
-            if isinstance(batch, _Failure):
+            if isinstance(batch, Failure):
                 raise batch.error
             report.weight = 0.0 if batch is None else examples(batch)
         except (Exception, SystemExit) as error:
@@ -215,6 +222,7 @@ class Trainer:
         self.exchange.begin_step()
         try:
             if report.weight and not report.failed:
+                self._rows.begin(batch, following)
                 loss = self.model.loss(batch)
                 report.loss = float(loss.data)
                 in_pull = self.exchange.pull_seconds() - pulled
@@ -223,6 +231,7 @@ class Trainer:
                 loss.backward(between=self._dense.progress)
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
+        self._rows.end()
         self._dense.end_backward()
         self.exchange.end_backward()
         self._found = []
@@ -306,13 +315,6 @@ class Trainer:
             refuse_to_part(self.world, self.step + 1, leaving=True)
         self.exchange.close()
         self._dense.close()
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """In place of a batch: the error that reading it raised, which all ranks must hear of."""
-
-    error: BaseException
 
 
 def examples(batch: Any) -> float:
