@@ -57,6 +57,13 @@ class _Rows:
         found[equal] = True
         return found, places[equal]
 
+    def joined(self, others: _Rows) -> _Rows:
+        """Return these rows and others, sorted."""
+        ids = np.concatenate([self.ids, others.ids])
+        order = np.argsort(ids)
+        values, versions = np.concatenate([self.values, others.values]), np.concatenate([self.versions, others.versions])
+        return _Rows(ids[order], values[order], versions[order])
+
 
 class RowReader:
     """Reads rows for the steps of one compute rank. Local; it waits for owners.
@@ -102,14 +109,18 @@ class RowReader:
         self.seconds += time.perf_counter() - started
 
     def pull(self, table: int, ids: np.ndarray) -> np.ndarray:
-        """Return the rows `ids` (unique, sorted, checked) of a table, [n, dim]. Between `begin` and `end`."""
-        if (rows := self._step.get(table)) is not None:
-            if np.array_equal(rows.ids, ids):
-                return rows.values
-            found, places = rows.find(ids)
-            if found.all():
-                return kernels.gather(rows.values, places)
-        return self._read({table: ids})[table].values
+        """Return the rows `ids` (unique, sorted, checked) of a table, [n, dim]: in a step, however often they are
+        pulled, the same values. Between `begin` and `end`."""
+        rows = self._step.get(table)
+        if rows is None or not len(rows.ids):
+            rows = self._step[table] = self._read({table: ids})[table]
+        if np.array_equal(rows.ids, ids):
+            return rows.values
+        found, places = rows.find(ids)
+        if not found.all():
+            rows = self._step[table] = rows.joined(self._read({table: ids[~found]})[table])
+            _, places = rows.find(ids)
+        return kernels.gather(rows.values, places)
 
     def end(self) -> None:
         """End the step's reading."""
@@ -148,20 +159,17 @@ class RowReader:
         """Take in what was asked for ahead; waits for it."""
         if not self._under_way:
             return
-        found: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
+        self._ahead = {}
         while self._under_way:
             owner, parts = self._under_way.popitem()
             version = self._receive(owner, parts)
             for part in parts:
                 question = part.question
                 places = question.places[part.first : part.last]
-                versions = np.full(len(places), version, np.int32)
                 ids = self._asked[question.table][places]
-                found.setdefault(question.table, []).append((ids, question.out[places], versions))
-        for table, pieces in found.items():
-            ids, values, versions = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-            order = np.argsort(ids)
-            self._ahead[table] = _Rows(ids[order], values[order], versions[order])
+                rows = _Rows(ids, question.out[places], np.full(len(places), version, np.int32))
+                before = self._ahead.get(question.table)
+                self._ahead[question.table] = rows if before is None else before.joined(rows)
 
     def forget(self) -> None:
         """Keep nothing of what is known: the rows are others now. Between steps."""
@@ -205,11 +213,14 @@ class RowReader:
             client.wait_for_version()
         if questions:
             self.collect()  # an owner has one request at a time
-        for owner, of_owner in questions.items():
-            self._under_way[owner] = self._post(owner, of_owner)
-        while self._under_way:
-            self._under_way = {owner: self._go_on(owner, questions[owner]) for owner in list(self._under_way)}
-            self._under_way = {owner: parts for owner, parts in self._under_way.items() if parts}
+        under_way = {owner: self._post(owner, of_owner) for owner, of_owner in questions.items()}
+        while under_way:
+            for owner, parts in list(under_way.items()):
+                self._receive(owner, parts)
+                if any(question.left for question in questions[owner]):
+                    under_way[owner] = self._post(owner, questions[owner])
+                else:
+                    del under_way[owner]
         for table, owner, where, local in near:
             rows = result[table]
             out = np.empty((len(local), rows.values.shape[1]), rows.values.dtype)
@@ -258,11 +269,6 @@ class RowReader:
         self.counts["unchanged"] += len(question.since) - changed
 
     # -- messages --------------------------------------------------------------------------------------------------
-
-    def _go_on(self, owner: int, questions: list[Question]) -> list[Part]:
-        """Take in an owner's answer, and ask for what is left; return what is under way then."""
-        self._receive(owner, self._under_way[owner])
-        return self._post(owner, questions) if any(question.left for question in questions) else []
 
     def _post(self, owner: int, questions: list[Question]) -> list[Part]:
         """Send a request for as much as fits, and return what it asks for."""
