@@ -4,6 +4,7 @@ import itertools
 import shutil
 import tempfile
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 from checks_sparse import SEED, Replica, on_world, spec
@@ -12,6 +13,7 @@ from checks_training import RULES, Regression, model_of, streams_for
 import hybridmpi as hm
 from hybridmpi import optim
 from hybridmpi.errors import HybridMPIError, SparseIndexError
+from hybridmpi.sparse import exchange
 from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.sparse.conditional import bitmap_bytes, since_bytes
 from hybridmpi.sparse.reader import RowReader
@@ -74,13 +76,13 @@ def run_steps(world, specs, steps, cache=None, ahead=False, path="auto", share=0
 
 
 def check_reading_equals_plain_pulls(comm):
-    """Of any age that is kept, whatever is asked ahead, in rounds or at once: with bound 0, what owners have now."""
+    """Whatever is kept or asked ahead, in rounds (slots of 8 KiB) or at once: with bound 0, what owners have now."""
     options = [(None, True), (CacheOptions(40), False), (CacheOptions(2000, "lfu"), True), (CacheOptions(1), True)]
     for number, (servers, partition) in enumerate(itertools.product(server_counts(comm), ("block", "cyclic"))):
         for path, (cache, ahead) in itertools.product(("message", "get", "auto"), options[number % 2 :: 2]):
             rule = RULES[(number + ahead) % len(RULES)]
             specs = [
-                replace(spec("wide", 2500, 33, partition, rule), clocks=True),
+                replace(spec("wide", 800, 33, partition, rule), clocks=True),
                 replace(spec("thin", 97, 1, partition, rule), clocks=True),
                 replace(spec("none", 0, 5, partition, rule), clocks=True),
                 replace(spec("parts", 53, 6, partition, rule), clocks=True, homes=(0, 0, 0)),
@@ -92,7 +94,8 @@ def check_reading_equals_plain_pulls(comm):
                     for table, (ids, values) in tables.items():
                         assert np.array_equal(values, versions[step][table][ids]), (step, table, c, a, p)
 
-            on_world(comm, servers, main, nodes_of_ranks=alone_on_its_node)
+            with patch.object(exchange, "LARGEST_SLOT", 8 << 10 if ahead or not cache else exchange.LARGEST_SLOT):
+                on_world(comm, servers, main, nodes_of_ranks=alone_on_its_node)
 
 
 def check_no_row_is_older_than_allowed(comm):
