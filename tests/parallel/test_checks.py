@@ -39,6 +39,11 @@ def test_sparse(ranks):
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_cache(ranks):
+    run_checks("checks_cache", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_modes(ranks):
     run_checks("checks_modes", ranks)
 

@@ -44,6 +44,23 @@ def test_names():
     assert [table.rows for _, table in made.named_tables()] == [VOCAB] * 3
 
 
+@pytest.mark.parametrize(
+    ("options", "names"), [({}, {"embedding", "output", "bias"}), ({"softmax": "full"}, {"embedding"})]
+)
+def test_rows_wanted_are_those_that_the_loss_pulls(options, names):
+    made, words, pulled = model(vocab=400, **options), batch(vocab=400), {}
+    for name, table in made.named_tables():
+        pull = table.store.pull
+        table.store.pull = lambda ids, name=name, pull=pull: pulled.update({name: ids}) or pull(ids)
+    draws.begin_step(1, 0, 0)
+    with draws.peek(1):
+        wanted = made.rows_wanted(words)
+    loss_of(made, words)  # in step 1
+    assert wanted.keys() == names
+    for name, ids in wanted.items():
+        assert np.array_equal(np.unique(ids), pulled[name])
+
+
 @pytest.mark.parametrize("options", [{}, {"softmax": "full"}, {"dropout": 0.3}])
 def test_gradients_of_tables_and_weights(options):
     made, words = model(**options), batch()
