@@ -23,11 +23,12 @@ def _in(chapter: str, *names: str) -> dict[str, Kernel]:
 
 KERNELS: dict[str, Kernel] = {
     **_in("order", "argsort_ids", "unique_inverse"),
-    **_in("rows", "gather", "scatter", "scatter_add"),
+    **_in("rows", "gather", "scatter", "scatter_add", "scatter_add_bags"),
     **_in("segments", "aggregate", "segment_sum"),
     **_in("optimisers", "sgd_dense", "momentum_dense", "adagrad_dense", "adam_dense"),
     **_in("optimisers", "sgd_rows", "momentum_rows", "adagrad_rows", "adam_rows"),
     **_in("initial", "uniform_rows", "normal_rows"),
-    **_in("check", "nonfinite_count"),
+    **_in("check", "count_beyond", "nonfinite_count"),
+    **_in("norm", "square_sum"),
     **_in("half", "to_bfloat16", "from_bfloat16", "add_bfloat16", "to_float16", "from_float16", "add_float16"),
 }

@@ -1,4 +1,4 @@
-"""Rows of a table on the device: gather, scatter and scatter-add, a thread for each element.
+"""Rows of a table on the device: gather, scatter and both scatter-adds, a thread for each element.
 
 Rows were checked before they came here; a row outside the table would still be dropped (gather: zeros) rather than
 reach memory of others.
@@ -12,7 +12,7 @@ from numba import cuda
 
 from hybridmpi.kernels.device import cuda_kernel, launch, new_array
 from hybridmpi.kernels.order_cuda import find_segments, sort_ids
-from hybridmpi.kernels.rows import check_shapes
+from hybridmpi.kernels.rows import check_bags, check_shapes
 
 
 def gather(table: Any, ids: Any, out: Any = None) -> Any:
@@ -38,6 +38,18 @@ def scatter_add(out: Any, positions: Any, values: Any) -> None:
     keys, order = sort_ids(positions, len(out))
     unique, starts, _ = find_segments(keys)
     launch(_add_segments, len(unique) * out.shape[1], out, unique, starts, order, values)
+
+
+def scatter_add_bags(out: Any, positions: Any, starts: Any, values: Any) -> None:
+    """CUDA form of `rows.scatter_add_bags`: as `scatter_add`, with the bag of each position looked up."""
+    check_bags(out, starts, values)
+    if values.size == 0 or len(positions) == 0:
+        return
+    bags = new_array(positions, len(positions))
+    launch(_number_bags, len(values), starts, bags)
+    keys, order = sort_ids(positions, len(out))
+    unique, firsts, _ = find_segments(keys)
+    launch(_add_bag_segments, len(unique) * out.shape[1], out, unique, firsts, order, bags, values)
 
 
 @cuda_kernel("void(V[:, ::1], int64[::1], V[:, ::1])")
@@ -66,4 +78,23 @@ def _add_segments(out, unique, starts, order, values):
             total = out[unique[j], c]
             for i in range(starts[j], starts[j + 1]):
                 total += values[order[i], c]
+            out[unique[j], c] = total
+
+
+@cuda_kernel("void(int64[::1], int64[::1])")
+def _number_bags(starts, bags):
+    for b in range(cuda.grid(1), len(starts) - 1, cuda.gridsize(1)):
+        for i in range(starts[b], starts[b + 1]):
+            bags[i] = b
+
+
+@cuda_kernel("void(V[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1], V[:, ::1])")
+def _add_bag_segments(out, unique, firsts, order, bags, values):
+    rows, width = out.shape
+    for e in range(cuda.grid(1), len(unique) * width, cuda.gridsize(1)):
+        j, c = e // width, e % width
+        if 0 <= unique[j] < rows:
+            total = out[unique[j], c]
+            for i in range(firsts[j], firsts[j + 1]):
+                total += values[bags[order[i]], c]
             out[unique[j], c] = total

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 
 def cache_folder() -> Path:
@@ -16,3 +19,23 @@ def cache_folder() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hybridmpi"
     except RuntimeError:
         return Path(tempfile.gettempdir()) / f"hybridmpi-{os.getuid()}"
+
+
+def read_json(file: Path) -> Any:
+    """Return the JSON value kept in `file`; None where it is absent or damaged. Local."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Keep a JSON value in `file`, written aside, then renamed. A folder that cannot be written keeps none. Local."""
+    aside = file.with_name(f".{file.stem}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(value, indent=1), encoding="utf-8")
+        aside.replace(file)
+    except OSError:
+        with suppress(OSError):  # below a file that is no folder, looking for it is an error too
+            aside.unlink(missing_ok=True)

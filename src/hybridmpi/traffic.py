@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 # What a byte can be. Row ids and row values are apart, so that the counters can be held against the formulas.
-CATEGORIES = ("allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "gather_ids", "gather_rows", "control")
+CATEGORIES = (
+    "allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "gather_ids", "gather_rows", "moved", "control"
+)  # fmt: skip
 
 
 class Traffic:
     """Bytes by category, those that stay on the node and those that cross the network apart. Local.
 
     Every rank counts what it causes: a compute rank the rows it pulls (whoever moves them) and pushes, and what it
-    sends in all-reduces.
+    sends in all-reduces; the holder of rows those that it gives to another, with their state ("moved").
     """
 
     def __init__(self) -> None:

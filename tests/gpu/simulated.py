@@ -20,7 +20,7 @@ order_cuda = importlib.import_module("hybridmpi.kernels.order_cuda")
 RANDOM = np.random.default_rng(7)
 ROWS = 40
 HALF_KERNELS = [name for name in KERNELS if name.endswith("float16")]
-EXACT = ["gather", "scatter", "scatter_add", "aggregate", "segment_sum", *HALF_KERNELS]
+EXACT = ["gather", "scatter", "scatter_add", "scatter_add_bags", "aggregate", "segment_sum", *HALF_KERNELS]
 ONE_TYPE = ["argsort_ids", "unique_inverse", *HALF_KERNELS]
 # Hyperparameters of the update rules, in the order of the kernels' parameters.
 SETTINGS = {"sgd": (0.1,), "momentum": (0.1, 0.9), "adagrad": (0.1, 1e-10), "adam": (0.1, 0.9, 0.999, 1e-8, 3)}
@@ -69,6 +69,11 @@ def cases(name, dtype):
         ]
     if name == "scatter_add":
         return [(values(4, d, dtype=dtype), ids(n, 4), values(n, d, dtype=dtype)) for n, d in ((0, 3), (20, 3))]
+    if name == "scatter_add_bags":
+        return [
+            (values(4, 3, dtype=dtype), ids(n, 4), starts, values(len(starts) - 1, 3, dtype=dtype))
+            for n, starts in ((0, np.zeros(1, np.int64)), (0, np.zeros(3, np.int64)), (20, np.array([0, 7, 7, 20])))
+        ]
     if name == "aggregate":
         return [
             (ids(n), values(n, d, dtype=dtype), ROWS, *scale)
@@ -87,6 +92,12 @@ def cases(name, dtype):
         spoiled = values(20, 3, dtype=dtype)
         spoiled[[0, 7], [1, 2]] = np.nan, -np.inf
         return [(values(0, 3, dtype=dtype),), (values(4, dtype=dtype),), (spoiled,)]
+    if name == "count_beyond":
+        spoiled = values(20, 3, dtype=dtype)
+        spoiled[[0, 7], [1, 2]] = np.nan, -np.inf
+        return [(values(0, 3, dtype=dtype), 1.0), (spoiled, 0.5)]
+    if name == "square_sum":
+        return [(values(0, 3, dtype=dtype),), (values(4, dtype=dtype),), (1e25 * values(200, 3, dtype=dtype),)]
     if name in HALF_KERNELS:
         return [half_case(name, n) for n in (0, 1, 40)]
     return list(update_cases(name, dtype))

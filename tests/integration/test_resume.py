@@ -15,7 +15,7 @@ from runs import TIMEOUT, Run, arguments, arrays_of, assert_whole, finished, tra
 STEPS = 24  # as in the job
 HALF = 12
 ROUNDING = 1e-5
-SPLIT = ("world.servers=1", "world.partition=cyclic")
+SPLIT = ("world.servers=1", "sparse.partition=cyclic")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_twice_the_same_run_is_the_same_bits(job, whole):
 def test_other_ranks_and_partitions_give_the_same_losses(job, whole, ranks, servers, partition):
     """Full softmax and the same global batch: only the order of additions differs."""
     run = train(
-        job, f"on{ranks}{servers}{partition}", ranks, f"world.servers={servers}", f"world.partition={partition}"
+        job, f"on{ranks}{servers}{partition}", ranks, f"world.servers={servers}", f"sparse.partition={partition}"
     )
     np.testing.assert_allclose(run.losses, whole.losses, rtol=ROUNDING)
 
@@ -84,7 +84,7 @@ def test_resumed_on_other_ranks_it_is_the_same_to_rounding(job, whole, half, ran
         f"from{ranks}{servers}{partition}",
         ranks,
         f"world.servers={servers}",
-        f"world.partition={partition}",
+        f"sparse.partition={partition}",
         resume=half.directory,
     )
     np.testing.assert_allclose(run.losses, whole.losses[HALF:], rtol=ROUNDING)
@@ -154,7 +154,7 @@ def test_a_signal_to_the_launcher_writes_a_checkpoint_and_resuming_goes_on(job, 
             ["model.width=16"],
             ["was made for another model", "'embedding': expected table (62, 16), found table (62, 32)"],
         ),
-        (["data.streams=6"], ["data.streams = 12", "this job has 6"]),
+        (["data.streams=6"], ["trained with data.streams = 12, this job has data.streams = 6"]),
         (["data.vocabulary=20"], ["its vocabulary is not that of", "would mean other words"]),
     ],
 )

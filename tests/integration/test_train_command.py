@@ -14,7 +14,7 @@ from launching import kill_session, run_process
 from runs import TIMEOUT, arguments, assert_whole, finished, train, write_job
 
 STEPS = 160
-PHASES = {"pull", "forward", "backward", "overlap", "wait", "push", "allreduce", "update"}
+PHASES = {"pull", "forward", "backward", "overlap", "wait", "push", "allreduce", "tables", "update"}
 
 
 @pytest.fixture(scope="module")

@@ -209,6 +209,37 @@ def check_training_gives_the_same_bits(comm):
         assert auto[0] == plain[0]
 
 
+def check_rows_that_move_and_rows_in_sixteen_bits(comm):
+    """A table is dealt anew, leaves its owners and returns, while rows are kept and asked for ahead."""
+
+    def main(world, options):
+        sparse = hm.SparseOptions(pull_path="message", adapt_every=0, **options)
+        dense = hm.DenseOptions(algorithm="recursive_doubling" if len(world.clients) > 1 else "auto")
+        trainer = hm.Trainer(world, model_of("sampled", np.float32), RULES[2], sparse=sparse, dense=dense)
+        losses = []
+
+        def on_step(result):
+            losses.append(result.loss)
+            if result.step == 2:
+                trainer.repartition("embedding", parts=3, kind="block")
+            elif result.step in (3, 6):
+                trainer.exchange.change_ways({"output": "allreduce" if result.step == 3 else "ps"})
+
+        trainer.fit((batch if batch.inputs.size else None for batch in streams_for(world)), 9, on_step)
+        world.barrier()
+        return losses, [table.pull(np.arange(table.rows)) for table in trainer.tables]
+
+    kept = {"prefetch": True, "cache": CacheOptions(40)}
+    for servers, wire in itertools.product(server_counts(comm), ("float32", "bfloat16")):
+        runs = [
+            hm.run(lambda w, o=o: main(w, o), servers=servers, comm=comm, nodes_of_ranks=alone_on_its_node)
+            for o in ({"wire": wire}, {"wire": wire, **kept})
+        ]
+        if runs[0] is not None:
+            assert runs[0][0] == runs[1][0], (servers, wire, runs[0][0], runs[1][0])
+            assert all(np.array_equal(a, b) for a, b in zip(runs[0][1], runs[1][1], strict=True))
+
+
 def check_a_stale_cache_is_learnt_with(comm):
     """Rows up to two steps old: other losses, the same ones twice, and rows used without asking."""
     sparse = hm.SparseOptions(cache=CacheOptions(61, staleness=2), pull_path="message")

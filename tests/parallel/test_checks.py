@@ -44,10 +44,59 @@ def test_cache(ranks):
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_moving(ranks):
+    run_checks("checks_moving", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_placement(ranks):
+    run_checks("checks_placement", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_modes(ranks):
     run_checks("checks_modes", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_adaptive(ranks):
+    run_checks("checks_adaptive", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_async(ranks):
+    run_checks("checks_async", ranks)
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_planning(ranks):
+    run_checks("checks_planning", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_ctr(ranks):
+    run_checks("checks_ctr", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_clipping(ranks):
+    run_checks("checks_clipping", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_rows_wire(ranks):
+    run_checks("checks_rows_wire", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_translation(ranks):
+    run_checks("checks_translation", ranks, "check_equals_one_process")
+
+
+def test_a_translation_job_learns():
+    run_checks("checks_translation", 2, "check_the_job_learns")

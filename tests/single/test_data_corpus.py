@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmpi.data import Vocabulary, corpus, python_source
+from hybridmpi.data import Vocabulary, corpus, python_source, text_file
 from hybridmpi.data.vocabulary import UNKNOWN, Provisional, build
 from hybridmpi.errors import DataError, UsageError
 
@@ -93,7 +93,7 @@ def test_byte_order_mark_line_ends_and_missing_last_newline(tmp_path):
 
 def test_blocks_do_not_change_the_words(text, tmp_path, monkeypatch):
     whole = load(text, tmp_path)
-    monkeypatch.setattr(corpus, "BLOCK", 3)
+    monkeypatch.setattr(text_file, "BLOCK", 3)
     monkeypatch.setattr(corpus, "FORMAT", -1)
     assert load(text, tmp_path).train.tolist() == whole.train.tolist()
 
@@ -146,7 +146,7 @@ def test_unwritable_cache_is_a_warning(text, tmp_path):
     ],
 )
 def test_bad_files_are_refused(tmp_path, content, message, monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK", 8)
+    monkeypatch.setattr(text_file, "BLOCK", 8)
     path = tmp_path / "bad.txt"
     if content is not None:
         path.write_bytes(content)

@@ -12,10 +12,12 @@ from hybridmpi.collectives import ALGORITHMS, WIRES
 from hybridmpi.errors import UsageError
 from hybridmpi.optim import SGD, Adagrad, Adam
 from hybridmpi.training.dense import DenseOptions
-from hybridmpi.training.job import AllReduceSection, Job, read_job
-from hybridmpi.training.language import dense_options, describe_job
+from hybridmpi.training.job import AllReduceSection, Job, default_job, read_job
+from hybridmpi.training.kinds import KINDS
+from hybridmpi.training.run import dense_options, describe_job
 
-EXAMPLE = Path(__file__).parents[2] / "jobs" / "lm.toml"
+JOBS = Path(__file__).parents[2] / "jobs"
+EXAMPLE = JOBS / "lm.toml"
 
 
 @pytest.fixture
@@ -28,25 +30,54 @@ def write(tmp_path):
     return write
 
 
-def test_example_shows_every_key_with_its_default():
-    assert read_job(EXAMPLE) == Job()
-    shown = tomllib.loads(EXAMPLE.read_text())
+@pytest.mark.parametrize("kind", KINDS)
+def test_example_shows_every_key_with_its_default(kind):
+    example, default = JOBS / f"{kind}.toml", default_job(kind)
+    assert read_job(example) == default and default.model.kind == kind
+    shown = tomllib.loads(example.read_text())
     for section in fields(Job):
-        if section.name != "optimizer":
+        if section.name == "modes":
+            assert shown["modes"] == default.modes == {}
+        elif section.name != "optimizer":
             lists = {key: tuple(value) for key, value in shown[section.name].items() if isinstance(value, list)}
-            assert shown[section.name] | lists == asdict(getattr(Job(), section.name))
-    assert all("#" in line for line in EXAMPLE.read_text().splitlines() if "=" in line), "each line says what it does"
+            assert shown[section.name] | lists == asdict(getattr(default, section.name))
+    assert all("#" in line for line in example.read_text().splitlines() if "=" in line), "each line says what it does"
+
+
+def test_every_kind_has_a_directory_of_its_own():
+    assert len({default_job(kind).checkpoint.directory for kind in KINDS}) == len(KINDS)
+
+
+def test_the_kind_decides_what_model_and_data_hold(write):
+    job = read_job(write(""), ["model.kind=ctr", "model.bottom=[5]"])
+    assert (job.model.bottom, job.data) == ((5,), default_job("ctr").data)
+    with pytest.raises(UsageError, match=r"\[model\] hidden: unknown key; expected one of kind, width"):
+        read_job(write('[model]\nkind = "ctr"\nhidden = 3'))
+    with pytest.raises(UsageError, match=r"\[data\] streams: unknown key"):
+        read_job(write("[data]\nstreams = 3"), ["model.kind=ctr"])
+
+
+def test_metrics_are_in_the_directory_of_the_run_unless_they_are_elsewhere(write):
+    assert read_job(write("")).metrics_path == "runs/lm/metrics.jsonl"
+    sets = {"checkpoint.directory=a/b": "a/b/metrics.jsonl", "metrics.path=/a/b": "/a/b", "metrics.path=": ""}
+    for override, path in sets.items():
+        assert read_job(write(""), [override]).metrics_path == path
 
 
 def test_empty_file_is_the_defaults(write):
-    assert read_job(write("")) == Job()
+    assert read_job(write("")) == default_job("lm")
 
 
 def test_values_are_read(write):
-    job = read_job(write('[training]\nsteps = 7\nclip = 3\nevaluate = 50\n[world]\nservers = 2\npartition = "block"\n'))
+    world = '[world]\nservers = 2\n[sparse]\npartition = "block"\n[modes]\n"output*" = "allreduce"\n'
+    job = read_job(write(f"[training]\nsteps = 7\nclip = 3\nevaluate = 50\n{world}"), ["modes.lstm.*=ps"])
+    assert job.modes == {"output*": "allreduce", "lstm.*": "ps"} and job.servers == 2
+    assert read_job(write(""), ["sparse.mode=allgather"]).servers == 0
+    with pytest.raises(UsageError, match=r'\[modes\] embedding = "pc".*expected "hybrid" or "ps"'):
+        read_job(write('[modes]\nembedding = "pc"\n'))
     assert (job.training.steps, job.training.clip, job.training.evaluate) == (7, 3.0, 50)
     assert isinstance(job.training.clip, float)
-    assert (job.world.servers, job.world.partition) == (2, "block")
+    assert (job.world.servers, job.sparse.partition) == (2, "block")
     with pytest.raises(AttributeError):
         job.training.steps = 8
 
@@ -68,7 +99,7 @@ def test_the_allreduce_of_a_job(write):
 
 
 def test_the_defaults_of_a_job_are_those_of_a_trainer():
-    assert dense_options(Job()) == DenseOptions()
+    assert dense_options(default_job("lm")) == DenseOptions()
 
 
 def test_a_job_is_described_by_json_values(write):
@@ -131,7 +162,12 @@ def test_overrides_win_in_order(write):
         ("[allreduce]\nbucket_mb = 0\n", r"bucket_mb = 0 .*expected a number, at least 0.001"),
         ("[allreduce]\nbucket_mib = 4\n", r"unknown key; did you mean 'bucket_mb'\?"),
         ("[training]\noverlap = true\n", r"unknown key; it belongs to \[allreduce\]"),
-        ('[model]\nkind = "gru"\n', r'kind = "gru" .*expected "lm"'),
+        ('[model]\nkind = "gru"\n', r'kind = "gru" \(a string\); expected "lm" or "ctr"'),
+        (
+            '[model]\nkind = "ctr"\ntop = [8, 0]\n',
+            r"top = \[8, 0\] \(a list\); expected a list of whole numbers, each at",
+        ),
+        ('[model]\nkind = "ctr"\ntop = 8\n', r"top = 8 \(a whole number\); expected a list of whole numbers"),
         ('[optimizer]\nkind = "adagrat"\n', r"job\.toml: \[optimizer\] .*'adagrat'.*adagrad"),
         ("[optimizer]\nmomentum = 0.9\n", r"\[optimizer\] .*momentum"),
         ("[optimizer]\nrate = -1\n", r"\[optimizer\] .*rate"),

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 
 from hybridmpi import kernels
-from hybridmpi.kernels import check
+from hybridmpi.kernels import check, norm
 from hybridmpi.kernels.registry import KERNELS
 
 FOLDER = Path(kernels.__file__).parent
 NO_KERNELS = {"__init__", "cpu", "device", "registry", "scan_cuda"}  # files that hold no public kernel
 HELPERS = {  # shared between modules, not public
     "adam_coefficients",
+    "check_bags",
     "check_dense_update",
     "check_gradient",
     "check_halves",
@@ -109,3 +111,24 @@ def test_nonfinite_count_of_several_blocks(dtype):
     x[[0, check.BLOCK - 1, check.BLOCK, -1]] = np.nan, np.inf, -np.inf, np.nan
     assert kernels.nonfinite_count(x) == 4
     assert kernels.nonfinite_count(np.full_like(x, np.inf)) == len(x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_count_beyond(dtype):
+    x = np.zeros((2, check.BLOCK), dtype)
+    x[0, :4] = 65504, -65504, np.nextafter(dtype(65504), dtype(np.inf)), np.nan
+    x[1, -3:] = -65505, np.inf, -np.inf
+    assert kernels.count_beyond(x, 65504) == 5
+    assert kernels.count_beyond(x[:0], 65504) == 0
+    assert kernels.count_beyond(x, 0.0) == 7
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_square_sum_is_in_float64(dtype):
+    rng = np.random.default_rng(1)
+    for shape in ((0, 3), (1,), (), (700, 3), (norm.BLOCK,)):
+        x = np.asarray(rng.standard_normal(shape) * 1e30, dtype)
+        expected = math.fsum(value * value for value in x.ravel().tolist())
+        assert math.isclose(kernels.square_sum(x), expected, rel_tol=1e-14)
+    assert kernels.square_sum(np.full(3, np.inf, dtype)) == np.inf
+    assert math.isnan(kernels.square_sum(np.array([1, np.nan], dtype)))

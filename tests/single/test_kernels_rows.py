@@ -60,6 +60,19 @@ def test_scatter_add_is_in_order(n, d, dtype):
     np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+def test_scatter_add_of_bags_is_that_of_the_repeated_rows(n, d, dtype):
+    positions, _ = case(n, d, dtype, rows=5)
+    random = np.random.default_rng(2)
+    starts = np.array([0, *np.sort(random.integers(0, n + 1, 6)), n])  # some bags are empty
+    values, out = random.standard_normal((7, d)).astype(dtype), random.standard_normal((5, d)).astype(dtype)
+    expected = out.copy()
+    kernels.scatter_add(expected, positions, np.repeat(values, np.diff(starts), axis=0))
+    kernels.scatter_add_bags(out, positions, starts, values)
+    np.testing.assert_array_equal(out, expected)
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "d"), SHAPES)
@@ -126,6 +139,8 @@ def test_shapes_that_do_not_fit_are_refused():
         kernels.scatter(narrow, ids, values)
     with pytest.raises(ValueError, match="scatter_add: the rows have shape"):
         kernels.scatter_add(narrow, ids, values)
+    with pytest.raises(ValueError, match="scatter_add_bags: the values have shape"):
+        kernels.scatter_add_bags(narrow, ids, np.array([0, 2, 4]), values)
     with pytest.raises(ValueError, match="aggregate: 3 ids"):
         kernels.aggregate(ids[:3], values, 30)
     with pytest.raises(ValueError, match="segment_sum: out has shape"):

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from finite_differences import MemoryStore
+from finite_differences import MemoryStore, pulled_rows
 
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, draws
 from hybridmpi.errors import SparseIndexError, UsageError
-from hybridmpi.models import lm
+from hybridmpi.models import lm, prediction
 from hybridmpi.models.lm import LanguageModel
 
 VOCAB = 23
@@ -48,14 +48,11 @@ def test_names():
     ("options", "names"), [({}, {"embedding", "output", "bias"}), ({"softmax": "full"}, {"embedding"})]
 )
 def test_rows_wanted_are_those_that_the_loss_pulls(options, names):
-    made, words, pulled = model(vocab=400, **options), batch(vocab=400), {}
-    for name, table in made.named_tables():
-        pull = table.store.pull
-        table.store.pull = lambda ids, name=name, pull=pull: pulled.update({name: ids}) or pull(ids)
+    made, words = model(vocab=400, **options), batch(vocab=400)
     draws.begin_step(1, 0, 0)
     with draws.peek(1):
         wanted = made.rows_wanted(words)
-    loss_of(made, words)  # in step 1
+    pulled = pulled_rows(made, lambda: loss_of(made, words))  # in step 1
     assert wanted.keys() == names
     for name, ids in wanted.items():
         assert np.array_equal(np.unique(ids), pulled[name])
@@ -132,8 +129,8 @@ def test_evaluation_in_blocks_has_its_own_state_and_leaves_training_alone(monkey
     before = made.state_arrays()
     whole, count = made.eval().evaluate(long)
     monkeypatch.setattr(lm, "EVALUATED_STEPS", 2)
-    monkeypatch.setattr(lm, "EVALUATED_ROWS", 5)
-    monkeypatch.setattr(lm, "EVALUATED_WORDS", 4)
+    monkeypatch.setattr(prediction, "EVALUATED_ROWS", 5)
+    monkeypatch.setattr(prediction, "EVALUATED_WORDS", 4)
     again, _ = made.eval().evaluate(long)
     assert (again, count) == (pytest.approx(whole, rel=1e-12), 18)
     made.eval()

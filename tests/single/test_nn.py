@@ -114,8 +114,11 @@ def test_log_uniform_draws_as_often_as_it_says():
     sampler, generator = nn.LogUniform(50, 1000), np.random.default_rng(0)
     drawn = np.concatenate([sampler.draw(generator) for _ in range(200)])
     assert drawn.dtype == np.int64 and drawn.min() == 0 and drawn.max() == 49
-    expected = np.exp(sampler.log_expected(np.arange(50)))
-    assert expected.sum() == pytest.approx(1000)
-    np.testing.assert_allclose(np.bincount(drawn, minlength=50) / 200, expected, rtol=0.06)
+    shares = np.log1p(1 / np.arange(1, 51)) / np.log(51)
+    np.testing.assert_allclose(np.bincount(drawn, minlength=50) / 200, 1000 * shares, rtol=0.06)
+    few = nn.LogUniform(50, 8)
+    seen = np.mean([np.isin(np.arange(50), few.draw(generator)) for _ in range(4000)], axis=0)
+    np.testing.assert_allclose(seen, np.exp(few.log_chance(np.arange(50))), atol=0.04)
+    assert nn.LogUniform(1, 3).log_chance(np.zeros(1, int)) == 0
     with pytest.raises(UsageError, match="at least 1"):
         nn.LogUniform(0, 5)

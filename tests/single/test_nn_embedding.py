@@ -79,8 +79,7 @@ def test_without_a_store_and_wrong_arguments():
 
 @FEW
 @given(st.integers(0, 6), st.integers(1, 12), st.integers(0, 1000))
-def test_sampled_softmax_equals_one_logit_for_each_draw(count, samples, seed):
-    """The oracle keeps repeated candidates as they were drawn, as the published formulation has it."""
+def test_sampled_softmax_has_one_logit_for_each_distinct_candidate(count, samples, seed):
     random = np.random.default_rng(seed)
     rows, output, bias = 9, table(9, 3), table(9, 1)
     sampler = nn.LogUniform(rows, samples)
@@ -90,10 +89,10 @@ def test_sampled_softmax_equals_one_logit_for_each_draw(count, samples, seed):
     nn.sampled_softmax(h, targets, candidates, output, bias, sampler).backward()
     found = (h.grad, output.take_gradient().to_dense(), bias.take_gradient().to_dense())
 
-    values, offset = output.store.values, bias.store.values[:, 0] - sampler.log_expected(np.arange(rows))
+    values, offset = output.store.values, bias.store.values[:, 0] - sampler.log_chance(np.arange(rows))
     expected = [np.zeros((count, 3)), np.zeros((rows, 3)), np.zeros((rows, 1))]
     for i, target in enumerate(targets):
-        classes = np.array([target, *(c for c in candidates if c != target)])
+        classes = np.array([target, *(c for c in set(candidates.tolist()) if c != target)])
         logits = values[classes] @ hidden[i] + offset[classes]
         d_logits = np.exp(logits - logits.max())
         d_logits /= d_logits.sum()
@@ -104,3 +103,28 @@ def test_sampled_softmax_equals_one_logit_for_each_draw(count, samples, seed):
         np.add.at(expected[2], classes, d_logits[:, None])
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+def test_sampled_softmax_of_so_many_draws_that_none_is_missing_is_the_full_softmax():
+    random = np.random.default_rng(2)
+    output, bias, sampler = table(9, 3), table(9, 1), nn.LogUniform(9, 3000)
+    hidden, targets = Tensor(random.normal(size=(5, 3))), np.array([0, 0, 8, 3, 1])
+    sampled = nn.sampled_softmax(hidden, targets, sampler.draw(random), output, bias, sampler)
+    logits = hidden.data @ output.store.values.T + bias.store.values[:, 0]
+    full = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(5), targets]
+    assert float(sampled) == pytest.approx(full.mean(), rel=1e-9)
+
+
+def test_training_by_sampled_softmax_finds_the_shares_of_the_words():
+    """Without context the best logits are the logarithms of the words' shares, for frequent words too."""
+    shares = np.array([0.6, 0.2, 0.1, 0.06, 0.04])
+    output, bias, sampler = table(5, 1), table(5, 1), nn.LogUniform(5, 4)
+    random, targets = np.random.default_rng(3), np.repeat(np.arange(5), (100 * shares).astype(int))
+    kept = np.zeros(5)
+    for step in range(1500):
+        nn.sampled_softmax(Tensor(np.zeros((100, 1))), targets, sampler.draw(random), output, bias, sampler).backward()
+        output.take_gradient()
+        bias.store.values -= bias.take_gradient().to_dense()
+        kept += bias.store.values[:, 0] * (step >= 500)
+    found = np.exp(kept / 1000)
+    np.testing.assert_allclose(found / found.sum(), shares, rtol=0.15)

@@ -1,6 +1,7 @@
 """A small automatic differentiation over numpy or cupy arrays: `tensor.py` is the idea, the others operations."""
 
 from hybridmpi.autograd import draws, operators  # operators: gives Tensor its operators
+from hybridmpi.autograd.attention import attention
 from hybridmpi.autograd.elementwise import (
     add,
     divide,
@@ -15,8 +16,10 @@ from hybridmpi.autograd.elementwise import (
     subtract,
     tanh,
 )
-from hybridmpi.autograd.embedding import gather_rows, pulled_rows
+from hybridmpi.autograd.embedding import gather_rows, pulled_rows, sum_bags
+from hybridmpi.autograd.interaction import pairwise_dots
 from hybridmpi.autograd.linear import linear, matmul
+from hybridmpi.autograd.logistic import binary_cross_entropy, logistic_loss
 from hybridmpi.autograd.lstm import LSTMWeights, lstm
 from hybridmpi.autograd.parameter import Parameter
 from hybridmpi.autograd.reduction import mean, sum
@@ -30,6 +33,8 @@ __all__ = [
     "Parameter",
     "Tensor",
     "add",
+    "attention",
+    "binary_cross_entropy",
     "concatenate",
     "cross_entropy",
     "divide",
@@ -41,6 +46,7 @@ __all__ = [
     "is_recording",
     "linear",
     "log",
+    "logistic_loss",
     "lstm",
     "matmul",
     "mean",
@@ -49,6 +55,7 @@ __all__ = [
     "negative",
     "no_grad",
     "operators",
+    "pairwise_dots",
     "power",
     "pulled_rows",
     "record",
@@ -58,6 +65,7 @@ __all__ = [
     "sigmoid",
     "subtract",
     "sum",
+    "sum_bags",
     "tanh",
     "transpose",
 ]

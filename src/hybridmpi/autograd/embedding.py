@@ -28,3 +28,22 @@ def gather_rows(rows: Tensor, positions: Any) -> Tensor:
         rows.accumulate(sums)
 
     return record(kernels.gather(rows.data, flat).reshape(*positions.shape, dim), (rows,), backward)
+
+
+def sum_bags(rows: Tensor, positions: Any, starts: Any) -> Tensor:
+    """Return the sum of the rows of each bag, [bags, dim]: bag b is positions[starts[b]:starts[b + 1]]. Local.
+
+    rows [u, dim]; positions int64 [n] in [0, u), in which a row may be named several times; starts int64 [bags + 1]
+    rises from 0 to n. An empty bag gives zeros. The rows are added in the order of the positions, and [n, dim] is never
+    made: neither here nor in backward.
+    """
+    sums = namespace(rows.data).empty((len(starts) - 1, rows.shape[1]), rows.dtype)
+    kernels.segment_sum(rows.data, positions, starts, sums)
+
+    def backward(gradient: Any) -> None:
+        xp = namespace(gradient)
+        whole = xp.zeros(rows.shape, rows.dtype)
+        kernels.scatter_add_bags(whole, positions, starts, xp.ascontiguousarray(gradient))
+        rows.accumulate(whole)
+
+    return record(sums, (rows,), backward)

@@ -3,10 +3,11 @@
 Purpose     words/s over all compute ranks of models.lm.LanguageModel through the Trainer, where the time of a step
             goes, and the bytes it moves
 Parameters  vocab, width, hidden, samples: the model; batch x steps: words of each rank's step; zipf: exponent of the
-            drawn words' frequencies; repeats x steps_per_repeat timed training steps after 3 that are not; servers;
+            drawn words' frequencies; repeats x steps_per_repeat timed training steps after some that are not; servers;
             mode, parts: how gradients travel, and into how many parts tables are dealt
 Validated   first a small model trained by the same code must end where one process ends that trains on all ranks'
-            words; afterwards all ranks must hold the same bits of the dense parameters, and the loss must have fallen if there were 30 steps
+            words; afterwards all ranks must hold the same bits of the dense parameters, and over 30 steps or more the
+            loss must have fallen
 Time        a repetition begins at a barrier and ends when the owners have applied its last step; it counts on the
             slowest rank. Drawing the words is part of it. Phases are compute rank 0's.
 
@@ -35,12 +36,13 @@ from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
 
 RATE, INITIAL = 0.1, 0.1
-WARMUP_STEPS = 3
 # A loss over fewer steps than these may rise by the words that were drawn.
 SHOWING_STEPS = 30
 # The model that one process can train too, and how long: enough for an error of the exchange to show.
 SMALL = {"vocab": 300, "width": 8, "hidden": 16, "samples": 32, "batch": 4, "steps": 5}
 SMALL_STEPS = 4
+# The arguments that the result repeats.
+SAID = ("vocab", "width", "hidden", "samples", "batch", "steps", "zipf", "steps_per_repeat", "mode", "parts")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=count, default=20, help="words of a stream in a step (default %(default)s)")
     parser.add_argument("--zipf", type=float, default=1.1, help="exponent of word frequencies (default %(default)s)")
     parser.add_argument("--repeats", type=count, default=7, help="timed repetitions (default %(default)s)")
+    parser.add_argument("--warm-up", type=count, default=3, help="steps before the first (default %(default)s)")
     parser.add_argument("--steps-per-repeat", type=count, default=5, help="training steps of one (default %(default)s)")
     parser.add_argument(
         "--servers", type=server_count, default="per-node", metavar="N", help="or per-node (default %(default)s)"
@@ -79,7 +82,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
         options.vocab, options.zipf, ranks * options.batch, options.steps, 1, world.compute.Get_rank(), ranks
     )
     batches = iter(words)
-    results = _train(trainer, batches, WARMUP_STEPS)
+    results = _train(trainer, batches, options.warm_up)
     before, rates, steps = _busy_seconds(trainer), [], options.steps_per_repeat
     for _ in range(options.repeats):
         start_together(world)
@@ -97,9 +100,8 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     require(world, len(set(world.gather(digest))) == 1, "the ranks hold different dense parameters")
     trainer.close()
 
-    timed = results[WARMUP_STEPS:]
-    params = {name: getattr(options, name) for name in (
-        "vocab", "width", "hidden", "samples", "batch", "steps", "zipf", "steps_per_repeat", "mode", "parts")}  # fmt: skip
+    timed = results[options.warm_up :]
+    params = {name: getattr(options, name) for name in SAID}
     result = row(
         "words",
         rates,

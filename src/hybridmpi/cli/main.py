@@ -18,6 +18,7 @@ COMMANDS = {
     "train": ("hybridmpi.cli.train", "train the model of a job file"),
     "inspect": ("hybridmpi.cli.inspect", "show and verify a checkpoint"),
     "bench": ("hybridmpi.cli.bench", "measure one piece of the system"),
+    "plan": ("hybridmpi.cli.plan", "predict how a job would run on a cluster, without one"),
 }
 """name: (module, one line of help). A module has `add_arguments(parser)` and `run(options) -> exit status`."""
 

@@ -34,8 +34,8 @@ def run(options: argparse.Namespace) -> int:
     job = read_job(options.job, options.overrides)
 
     def main(world):
-        from hybridmpi.training.language import train_language_model
+        from hybridmpi.training.run import run_job
 
-        return train_language_model(world, job, options.resume, stop)
+        return run_job(world, job, options.resume, stop)
 
-    return run_world(main, servers=job.world.servers) or 0
+    return run_world(main, servers=job.servers) or 0

@@ -72,18 +72,15 @@ def slowest(group: Group, seconds: float, wait_until: Wait) -> float:
     return float(longest[0])
 
 
-def _measure_link(group: Group, other: int | None, wait_until: Wait) -> Link:
-    small, size = 8, 16 << 10
-    latency = _exchange_seconds(group, other, small, 8, wait_until)
-    while (seconds := _exchange_seconds(group, other, size, 1, wait_until)) < LONG_ENOUGH and size < LARGEST:
-        size *= 4
-    return fit((small, latency), (size, seconds))
-
-
-def _exchange_seconds(group: Group, other: int | None, nbytes: int, times: int, wait_until: Wait) -> float:
+def exchange_seconds(
+    group: Group, other: int | None, nbytes: int, times: int, wait_until: Wait, tries: int = REPEATS
+) -> float:
+    """Return the seconds of an exchange of `nbytes` each way with index `other` (None: this rank has no partner), made
+    `times` times by all ranks at once: the slowest rank's, the shortest of all tries. Collective over the communicator
+    of the group."""
     outgoing, incoming = np.zeros(nbytes, np.uint8), np.empty(nbytes, np.uint8)
     samples = []
-    for _ in range(REPEATS):
+    for _ in range(tries):
         slowest(group, 0.0, wait_until)
         started = time.perf_counter()
         if other is not None:
@@ -92,6 +89,14 @@ def _exchange_seconds(group: Group, other: int | None, nbytes: int, times: int, 
         samples.append(slowest(group, (time.perf_counter() - started) / times, wait_until))
     # The shortest: what the network can do; whatever else runs on the machines makes single exchanges longer.
     return min(samples)
+
+
+def _measure_link(group: Group, other: int | None, wait_until: Wait) -> Link:
+    small, size = 8, 16 << 10
+    latency = exchange_seconds(group, other, small, 8, wait_until)
+    while (seconds := exchange_seconds(group, other, size, 1, wait_until)) < LONG_ENOUGH and size < LARGEST:
+        size *= 4
+    return fit((small, latency), (size, seconds))
 
 
 def _measure_addition(group: Group, wait_until: Wait) -> float:

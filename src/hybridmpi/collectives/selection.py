@@ -8,12 +8,12 @@ depend on, so that runs on the same hosts start at once, and sum in the same ord
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+
+from hybridmpi.folders import read_json, write_json
 
 # The format of the file, and the algorithms it speaks of: another one makes older files unread.
 VERSION = 2
@@ -77,22 +77,15 @@ def cache_file(folder: Path, identity: object) -> Path:
 def read(file: Path) -> dict[int, Choice]:
     """Return the choices kept in `file` by size; none where it is absent or damaged. Local."""
     try:
-        choices = [Choice(**entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
+        choices = [Choice(**entry) for entry in read_json(file) or []]
         return {int(choice.nbytes): choice for choice in choices}
-    except (OSError, ValueError, TypeError):
+    except (ValueError, TypeError):
         return {}
 
 
 def write(file: Path, choices: Mapping[int, Choice]) -> None:
-    """Keep `choices` in `file`: written aside, then renamed. A folder that cannot be written keeps nothing. Local."""
-    aside = file.with_name(f".{file.stem}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps([asdict(choices[size]) for size in sorted(choices)], indent=1), encoding="utf-8")
-        aside.replace(file)
-    except OSError:
-        with suppress(OSError):  # below a file that is no folder, looking for it is an error too
-            aside.unlink(missing_ok=True)
+    """Keep `choices` in `file`, if its folder can be written. Local."""
+    write_json(file, [asdict(choices[size]) for size in sorted(choices)])
 
 
 def choose(

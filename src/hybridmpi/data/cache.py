@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 import zipfile
 from hashlib import blake2b
 from pathlib import Path
@@ -38,3 +39,16 @@ def write(file: Path, arrays: dict[str, np.ndarray], texts: dict[str, object]) -
         aside.replace(file)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def keep(file: Path, arrays: dict[str, np.ndarray], texts: dict[str, object], what: str) -> None:
+    """Write as `write` does; where that is impossible, warn that the `what` will be made again. Local."""
+    try:
+        write(file, arrays, texts)
+    except OSError as error:
+        warnings.warn(
+            f"the {what} could not be kept in {file}: {error}; it will be made again next time. Name a folder that can "
+            "be written to as data.cache",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from hybridmpi.data import cache, python_source
+from hybridmpi.data.text_file import STANDARD_LIBRARY, TextFile
 from hybridmpi.data.vocabulary import Provisional, Vocabulary, build
 from hybridmpi.errors import DataError, UsageError
 from hybridmpi.folders import cache_folder
 
-STANDARD_LIBRARY = "stdlib"
 END_OF_LINE = "<eol>"
 FORMAT = 1
 """Part of every cache key: raise it whenever tokens, split or vocabulary would come out differently."""
-BLOCK = 1 << 23
-"""Bytes of a text file that are split into words at a time: bounds the memory that the strings take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +63,7 @@ def load(source: str, vocabulary_limit: int, held_out: float, cache_dir: Path | 
     corpus = _make(maker, vocabulary_limit)
     arrays = {"train": corpus.train, "held_out": corpus.held_out, "counts": corpus.vocabulary.counts}
     texts = {"words": corpus.vocabulary.words, "description": corpus.description}
-    try:
-        cache.write(path, arrays, texts)
-    except OSError as error:
-        warnings.warn(
-            f"the corpus could not be kept in {path}: {error}; it will be made again next time. Name a folder that can "
-            "be written to as data.cache",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    cache.keep(path, arrays, texts, "corpus")
     return corpus
 
 
@@ -130,54 +119,20 @@ class _TextFile:
     """Reads a UTF-8 text file."""
 
     def __init__(self, source: str, held_out: float) -> None:
-        self.path, self.share = Path(source), held_out
-        if not source or not self.path.exists():
-            raise DataError(
-                f"data source '{source}': no such file in {Path.cwd()}; expected the path of a text file or "
-                f"'{STANDARD_LIBRARY}'"
-            )
-        if not self.path.is_file():
-            raise DataError(f"data source '{source}' is a directory or a device: expected one text file")
-        self.status = self.path.stat()
-        if self.status.st_size == 0:
-            raise DataError(f"data source '{source}' is empty: expected a text file with words")
+        self.file, self.share = TextFile(source), held_out
 
     def identity(self) -> list[object]:
-        return ["text", str(self.path.resolve()), self.status.st_size, self.status.st_mtime_ns]
+        return self.file.identity()
 
     def description(self) -> dict[str, object]:
-        return {"source": str(self.path), "bytes": self.status.st_size}
+        return {"source": str(self.file.path), "bytes": self.file.status.st_size}
 
     def read(self, provisional: Provisional) -> tuple[np.ndarray, np.ndarray]:
         """Return the provisional ids of both parts: the cut is at a word, `held_out` of all words from the end."""
-        try:
-            parts = [provisional.encode(text.replace("\n", f" {END_OF_LINE} ").split()) for text in self._blocks()]
-        except OSError as error:
-            raise DataError(f"data source '{self.path}' cannot be read: {error.strerror}") from error
-        ids = np.concatenate(parts)
+        blocks = (text.replace("\n", f" {END_OF_LINE} ").split() for text in self.file.blocks())
+        ids = np.concatenate([provisional.encode(words) for words in blocks])
         if set(provisional) <= {"<unk>", END_OF_LINE}:
-            raise DataError(f"data source '{self.path}' has no words: its {self.status.st_size} bytes are white space")
+            size = self.file.status.st_size
+            raise DataError(f"data source '{self.file.path}' has no words: its {size} bytes are white space")
         cut = len(ids) - round(len(ids) * self.share)
         return ids[:cut], ids[cut:]
-
-    def _blocks(self) -> Iterator[str]:
-        """Yield the text in blocks of whole lines, without the byte-order mark, with a newline at the very end."""
-        offset = 0
-        with self.path.open("rb") as file:
-            while data := file.read(BLOCK):
-                data += file.readline()
-                if (zero := data.find(b"\0")) >= 0:
-                    raise DataError(
-                        f"data source '{self.path}' is binary: a zero byte at offset {offset + zero}; "
-                        "expected UTF-8 text"
-                    )
-                try:
-                    text = data.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise DataError(
-                        f"data source '{self.path}' is not UTF-8: byte 0x{data[error.start]:02x} at offset "
-                        f"{offset + error.start}; convert it first, for example by iconv -t UTF-8"
-                    ) from error
-                text = text.removeprefix("\ufeff") if offset == 0 else text
-                offset += len(data)
-                yield text if text.endswith("\n") else text + "\n"

@@ -69,16 +69,20 @@ def split(files: list[SourceFile], held_out: float) -> tuple[list[SourceFile], l
 
 def read(path: str | Path) -> list[str]:
     """Return the tokens of a source file. Local. Raises NotPythonError; OSError where it cannot be read."""
+    try:
+        return tokens(read_text(path))
+    except NotPythonError as error:
+        raise NotPythonError(f"{path}: {error}") from error
+
+
+def read_text(path: str | Path) -> str:
+    """Return the text of a source file, in the encoding that it names. Local. Raises NotPythonError; OSError."""
     data = Path(path).read_bytes()
     try:
         encoding, _ = tokenize.detect_encoding(BytesIO(data).readline)
-        text = data.decode(encoding)
+        return data.decode(encoding)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        raise NotPythonError(f"{path}: {error}") from error
-    try:
-        return tokens(text)
-    except NotPythonError as error:
-        raise NotPythonError(f"{path}: {error}") from error
+        raise NotPythonError(str(error)) from error
 
 
 def _expression() -> re.Pattern[str]:

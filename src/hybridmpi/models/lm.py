@@ -6,16 +6,13 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from hybridmpi import autograd
-from hybridmpi.autograd import Tensor, draws, no_grad
-from hybridmpi.autograd.sampled_softmax import shift_by_maximum
+from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
-from hybridmpi.nn import LSTM, Dropout, Embedding, LogUniform, Module, sampled_softmax
+from hybridmpi.models.prediction import negative_log_likelihood, rows_of_loss, sampler_for, word_loss
+from hybridmpi.nn import LSTM, Dropout, Embedding, Module
 from hybridmpi.nn.lstm import State
 
 EVALUATED_STEPS = 64  # words of a stream that the LSTM sees at once in evaluation: bounds its memory
-EVALUATED_ROWS = 2048  # rows of the output table pulled at once in evaluation
-EVALUATED_WORDS = 128  # words scored at once against them: 1 MiB of logits, which stay in the cache
 
 
 class TextBatch(Protocol):
@@ -45,14 +42,12 @@ class LanguageModel(Module):
         softmax: str = "sampled",
         dtype: Any = np.float32,
     ) -> None:
-        if softmax not in ("sampled", "full"):
-            raise UsageError(f"LanguageModel: softmax {softmax!r}: expected 'sampled' or 'full'")
+        self.sampler = sampler_for(softmax, vocab, samples, "LanguageModel")
         self.embedding = Embedding(vocab, width, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.lstm = LSTM(width, hidden, projection=width, dtype=dtype)
         self.output = Embedding(vocab, width, dtype=dtype)
         self.bias = Embedding(vocab, 1, init=("constant", 0.0), dtype=dtype)
-        self.sampler = LogUniform(vocab, samples) if softmax == "sampled" else None
         self._state: State | None = None
         self._evaluation_state: State | None = None
 
@@ -69,23 +64,11 @@ class LanguageModel(Module):
         state = _state_for(batch, self._state)
         hidden, self._state = self._hidden(batch.inputs, state)
         targets = batch.targets.T.reshape(-1)  # time first, as hidden
-        if self.sampler is None:
-            everything = np.arange(self.output.rows)
-            rows, bias = self.output.rows_of(everything), self.bias.rows_of(everything)
-            return autograd.sampled_softmax(hidden, rows, bias, self.output.check(targets), None)
-        candidates = self.sampler.draw(draws.generator("candidates", shared=True))
-        return sampled_softmax(hidden, targets, candidates, self.output, self.bias, self.sampler)
+        return word_loss(hidden, targets, self.output, self.bias, self.sampler)
 
     def rows_wanted(self, batch: TextBatch) -> dict[str, np.ndarray]:
-        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local.
-
-        Not those of the full softmax: it wants, and changes, all rows of the output table in every step.
-        """
-        if self.sampler is None:
-            return {"embedding": batch.inputs}
-        candidates = self.sampler.draw(draws.generator("candidates", shared=True))
-        ids = np.concatenate([batch.targets.reshape(-1), candidates])
-        return {"embedding": batch.inputs, "output": ids, "bias": ids}
+        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local."""
+        return {"embedding": batch.inputs, **rows_of_loss(batch.targets.reshape(-1), self.sampler)}
 
     def evaluate(self, batch: TextBatch) -> tuple[float, int]:
         """Return the sum of negative log likelihoods, in double precision, and the number of words. Local; pulls rows.
@@ -105,7 +88,8 @@ class LanguageModel(Module):
                 parts.append(hidden.data)
             self._evaluation_state = state
             targets = batch.targets.T.reshape(-1)
-            return self._negative_log_likelihood(np.concatenate(parts), targets), len(targets)
+            total = negative_log_likelihood(np.concatenate(parts), targets, self.output, self.bias)
+            return total, len(targets)
 
     def train(self, training: bool = True) -> Self:
         """Go back to training, or begin an evaluation, whose carried state is zero; that of training stays. Local."""
@@ -143,37 +127,6 @@ class LanguageModel(Module):
             outputs, state = self.lstm(self.embedding.rows_of(distinct), state, positions)
         hidden = outputs.transpose(1, 0, 2).reshape(-1, self.lstm.outputs)  # a view: no copy
         return self.dropout(hidden), state
-
-    def _negative_log_likelihood(self, hidden: np.ndarray, targets: np.ndarray) -> float:
-        """Return the sum over words of log(sum over rows of exp(logit)) - logit of the target.
-
-        No table is ever whole here: the sums run over blocks of rows, relative to the largest logit so far, and are
-        rescaled when it grows.
-        """
-        count = len(targets)
-        distinct, positions = self.output.distinct(targets)
-        rows, bias = self.output.rows_of(distinct).data, self.bias.rows_of(distinct).data
-        true = np.concatenate([
-            np.einsum("nd,nd->n", hidden[words], rows[positions[words]]) + bias[positions[words], 0]
-            for words in _slices(count, EVALUATED_WORDS)
-        ])  # fmt: skip
-        largest, totals, no_hits = true.copy(), np.zeros(count), np.full(EVALUATED_WORDS, -1)
-        for block in _slices(self.output.rows, EVALUATED_ROWS):
-            ids = np.arange(block.start, block.stop)
-            rows, bias = self.output.rows_of(ids).data, self.bias.rows_of(ids).data[:, 0]
-            ones = np.ones(len(ids), rows.dtype)
-            for words in _slices(count, EVALUATED_WORDS):
-                logits, before = rows @ hidden[words].T, largest[words].copy()
-                shift_by_maximum(logits, bias, before, no_hits[: len(before)])
-                largest[words] -= before  # now what the maximum so far lies below the new one: 0 or less
-                totals[words] *= np.exp(before)
-                totals[words] += ones @ np.exp(logits, out=logits)
-        return float((np.log(totals) + largest - true).sum())
-
-
-def _slices(count: int, size: int) -> list[slice]:
-    """Return slices of at most `size` that cover `count` elements."""
-    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def _state_for(batch: TextBatch, state: State | None) -> State | None:

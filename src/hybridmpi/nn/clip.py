@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
 from hybridmpi.errors import UsageError
 
@@ -22,8 +23,7 @@ def clip_global_norm(gradients: Iterable[Parameter | Any], limit: float) -> floa
         raise UsageError(f"clip_global_norm: limit {limit} must be above 0")
     arrays = [item.grad if isinstance(item, Parameter) else item for item in gradients]
     arrays = [array for array in arrays if array is not None]
-    # A dot product per array is one pass at the speed of memory; the few partial sums are added in double precision.
-    norm = math.sqrt(sum(float(array.reshape(-1).dot(array.reshape(-1))) for array in arrays))
+    norm = math.sqrt(sum(kernels.square_sum(array) for array in arrays))
     if norm > limit and math.isfinite(norm):
         for array in arrays:
             array *= array.dtype.type(limit / norm)

@@ -28,9 +28,11 @@ class LogUniform:
         ids = np.exp(generator.random(self.samples) * math.log(self.rows + 1)).astype(np.int64) - 1
         return np.clip(ids, 0, self.rows - 1)
 
-    def log_expected(self, ids: np.ndarray) -> np.ndarray:
-        """Return the logarithm of how often each id is expected among the samples, float64. Local."""
-        return np.log(np.log1p(1 / (ids + 1.0)) * (self.samples / math.log(self.rows + 1)))
+    def log_chance(self, ids: np.ndarray) -> np.ndarray:
+        """Return the logarithm of each id's chance to be drawn at all, 1 - (1 - P(id)) ** samples, float64. Local."""
+        share = np.log1p(1 / (ids + 1.0)) / math.log(self.rows + 1)
+        with np.errstate(divide="ignore"):  # a single row is drawn for certain
+            return np.log(-np.expm1(self.samples * np.log1p(-share)))
 
 
 def sampled_softmax(
@@ -43,18 +45,17 @@ def sampled_softmax(
 ) -> Tensor:
     """Return the mean sampled softmax loss of n examples. Local; pulls rows of `output` [rows, d] and `bias` [rows, 1].
 
-    hidden [n, d]; targets int [n]; candidates int [s], as drawn by `sampler`. Each logit is lowered by the logarithm of
-    the id's expected count; a candidate equal to an example's target does not count for it (Jean et al. 2015).
-
-    A candidate drawn k times has k equal logits, so it takes part once with log k added: the same loss and gradients
-    from smaller products. 1,024 samples of 100,000 rows are about 660 distinct ones.
+    hidden [n, d]; targets int [n]; candidates int [s], as drawn by `sampler`; one drawn several times takes part once.
+    Each logit is lowered by the logarithm of the id's chance to be drawn; a candidate equal to an example's target does
+    not count for it. So a class' weight, over many draws, is that of the full softmax, also for an example's own class,
+    which is there for certain (Jean et al. 2015, section 3, with the chance for the proposal's density; TensorFlow's
+    sampled_softmax_loss over unique candidates). The expected number of draws in its place, 60 for the most frequent
+    word, would divide the own class by 60 and leave it as it is among the others' candidates.
     """
-    drawn, counts = np.unique(candidates, return_counts=True)
+    drawn = np.unique(candidates)
     ids = np.concatenate([np.asarray(targets, np.int64), drawn])
     distinct, positions = output.distinct(ids)
-    corrections = -sampler.log_expected(ids)
-    corrections[len(targets) :] += np.log(counts)
-    corrections = corrections.astype(hidden.dtype)
+    corrections = -sampler.log_chance(ids).astype(hidden.dtype)
     return autograd.sampled_softmax(
         hidden,
         output.rows_of(distinct),

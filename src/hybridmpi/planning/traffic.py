@@ -6,6 +6,14 @@ all-reduce. The byte counters of a run equal these exactly; tests hold them agai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridmpi.collectives.folding import largest_power
+from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
+
 
 def allreduce(w: int, p: int) -> float:
     """Bytes that a rank sends for a dense parameter of `w` bytes: 2 w (p - 1) / p, on average over the ranks.
@@ -15,16 +23,74 @@ def allreduce(w: int, p: int) -> float:
     return 2 * w * (p - 1) / p
 
 
-def pull_rows(alpha: float, w: int) -> float:
+def allreduce_by(algorithm: str, w: float, p: int) -> float:
+    """Bytes that a rank sends, on average, when `algorithm` sums a buffer of `w` bytes over `p` ranks of nodes alike.
+
+    Numbers of ranks that are no power of two cost a fold in "recursive_doubling" and "halving_doubling".
+    """
+    power = largest_power(p)
+    fold = 2 * (p - power) * w
+    if algorithm == "recursive_doubling":
+        return (fold + power * w * (power.bit_length() - 1)) / p
+    if algorithm == "halving_doubling":
+        return (fold + 2 * w * (power - 1)) / p
+    return 2 * w * (p - 1) / p
+
+
+def on_wire(w: float, dtype: np.dtype, wire: str, far: float = 1.0) -> float:
+    """Bytes that `w` bytes of rows of `dtype` take on the way, of which the fraction `far` goes to another node: the
+    `w` of the formulas for rows. A wire of 16 bits halves float32 there."""
+    return w * (1 - far / 2) if wire != "float32" and dtype == np.float32 else w
+
+
+def pull_rows(alpha: float, w: float) -> float:
     """Bytes of row values that a rank receives from the owners: alpha w."""
     return alpha * w
 
 
-def push_rows(alpha: float, w: int) -> float:
+def push_rows(alpha: float, w: float) -> float:
     """Bytes of row values that a rank sends to the owners: alpha w."""
     return alpha * w
 
 
 def row_ids(alpha: float, rows: int) -> float:
     """Bytes of row numbers beside the values, for a push, or for a pull by messages: 8 a row."""
-    return alpha * rows * 8
+    return alpha * rows * ID_BYTES
+
+
+class Sizes(NamedTuple):
+    """Bytes between a rank and an owner by category, and how many messages they take, one after another."""
+
+    control: int
+    ids: int
+    rows: int
+    messages: int
+
+
+def push(tables: Sequence[tuple[int, int]], slot_bytes: int) -> Sizes:
+    """Return what a rank pushes to one owner in a step: `tables`: (rows, bytes of a row) of each. Exact.
+
+    Tables without rows have no piece; a message without rows still has its header. What exceeds a slot goes in rounds.
+    """
+    left = [rows for rows, _ in tables]
+    control = messages = 0
+    while True:
+        room, pieces = slot_bytes - HEADER_BYTES, 0
+        for table, (_, row_bytes) in enumerate(tables):
+            rows = min(left[table], (room - PIECE_BYTES - 8) // (ID_BYTES + row_bytes))
+            if rows > 0:
+                room -= PIECE_BYTES + rows * ID_BYTES + -(-rows * row_bytes // 8) * 8
+                left[table] -= rows
+                pieces += 1
+        control, messages = control + HEADER_BYTES + PIECE_BYTES * pieces, messages + 1
+        if not any(left):
+            break
+    rows = sum(rows for rows, _ in tables)
+    return Sizes(control, rows * ID_BYTES, sum(rows * size for rows, size in tables), messages)
+
+
+def pull(rows: int, row_bytes: int, request_slot: int, reply_slot: int) -> Sizes:
+    """Return what pulling `rows` rows of one table from an owner by messages moves, both ways together. Exact."""
+    most = min((request_slot - REQUEST_HEADER_BYTES) // ID_BYTES, reply_slot // row_bytes)
+    messages = -(-rows // most)
+    return Sizes(messages * REQUEST_HEADER_BYTES, rows * ID_BYTES, rows * row_bytes, messages)

@@ -8,15 +8,17 @@ slot; *get*: one indexed Get per owner. Between nodes, message and get are timed
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 
-from hybridmpi.errors import UsageError
-from hybridmpi.kernels import gather
+from hybridmpi import kernels
+from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
+from hybridmpi.sparse.forms import Form, Forms
+from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, pack_push
 from hybridmpi.traffic import Traffic
@@ -42,20 +44,19 @@ class Client:
         self,
         world: World,
         exchange: Exchange,
-        memory: RowMemory,
+        memories: list[RowMemory],
         specs: list[TableSpec],
-        offsets: list[list[int]],
         path: Path,
+        forms: Forms,
+        norms: bool,
     ) -> None:
-        """`offsets[owner][table]`: where the table's rows start in the owner's row memory, in bytes."""
-        self.world, self.exchange, self.memory, self.specs = world, exchange, memory, specs
+        self.world, self.exchange, self.memories, self.specs = world, exchange, list(memories), list(specs)
         self.traffic = Traffic()
         self.pushed = 0
         self.wait_seconds = 0.0
         self._index = world.clients.index(world.rank)
         owners = len(world.owners)
         self._maps = [spec.map(owners) for spec in specs]
-        self._offsets = offsets
         self._versions = exchange.watch("version")
         self._push_taken = exchange.watch("push_taken")
         self._reply_sent = exchange.watch("reply_sent")
@@ -65,6 +66,8 @@ class Client:
         self._request = np.zeros(exchange.sizes.request, np.uint8)
         self._shared: dict[tuple[int, int], np.ndarray] = {}
         self._pulls, self._most_mapped = 0, MOST_MAPPED_BYTES
+        self._forms = [forms.between(world.same_node(rank)) for rank in world.owners]
+        self._norms = ClientNorms(exchange) if norms else None
         self.paths = [self._path_to(rank, path) for rank in world.owners]
         # Takes in what was asked for ahead, when an owner's slots are needed for something else.
         self.before_request: Callable[[], None] = lambda: None
@@ -78,6 +81,13 @@ class Client:
                 f"{self.world.rank}: use path='auto'"
             )
         return "message" if path == "auto" else path
+
+    def relay(self, table: int, spec: TableSpec, memory: RowMemory) -> None:
+        """Find a table's rows where `spec` deals them to, in `memory`, from now on. Local."""
+        self.specs[table], self.memories[table] = spec, memory
+        self._maps[table] = spec.map(len(self.world.owners))
+        for owner in range(len(self.world.owners)):
+            self._shared.pop((owner, table), None)
 
     def calibrate(self) -> None:
         """Time both ways to the owners on other nodes and keep the faster one for each. Local."""
@@ -122,7 +132,8 @@ class Client:
             if len(local) == 0:
                 continue
             same_node = self.world.same_node(self.world.owners[owner])
-            self.traffic.add("pull_rows", len(local) * spec.row_bytes, same_node)
+            row_bytes = spec.dim * self._forms[owner][table].dtype.itemsize
+            self.traffic.add("pull_rows", len(local) * row_bytes, same_node)
             whole = isinstance(where, slice)
             rows = out[where] if whole else np.empty((len(local), spec.dim), spec.dtype)
             if self.paths[owner] == "message":
@@ -151,11 +162,9 @@ class Client:
     def _fetch(self, way: str, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
         """Read rows `local` of one owner into `out` [n, dim]."""
         if way == "shared":
-            gather(self._rows_on_node(owner, table), local, out=out)
+            kernels.gather(self._rows_on_node(owner, table), local, out=out)
         elif way == "get":
-            spec = self.specs[table]
-            rank = self.world.owners[owner]
-            self.memory.get_rows(out, rank, self._offsets[owner][table], spec.row_bytes, local)
+            self.memories[table].get_rows(out, self.world.owners[owner], self.specs[table].row_bytes, local)
         else:
             self._ask(table, [(owner, local, out)])
 
@@ -163,9 +172,8 @@ class Client:
         """Return an owner's rows of a table, [n, dim], as they lie in the node's shared memory."""
         key = owner, table
         if key not in self._shared:
-            spec, start = self.specs[table], self._offsets[owner][table]
-            count = self._maps[table].count_of(owner)
-            memory = self.memory.of(self.world.owners[owner])[start : start + count * spec.row_bytes]
+            spec, count = self.specs[table], self._maps[table].count_of(owner)
+            memory = self.memories[table].of(self.world.owners[owner])[: count * spec.row_bytes]
             self._shared[key] = memory.view(spec.dtype).reshape(count, spec.dim)
         return self._shared[key]
 
@@ -175,17 +183,31 @@ class Client:
         A request and its reply fit into their slots; longer lists go in rounds, all owners at work in each.
         """
         spec, sizes = self.specs[table], self.exchange.sizes
-        most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // spec.row_bytes)
-        start = 0
+        row_bytes = max(spec.dim * self._forms[owner][table].dtype.itemsize for owner, _, _ in wanted)
+        most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // row_bytes)
+        everything, start = wanted, 0
         self.before_request()
         while wanted:
             for owner, local, _ in wanted:
                 self._send_request(owner, table, local[start : start + most])
             for owner, _, out in wanted:
-                part = out[start : start + most]
-                part[...] = self.reply(owner)[: part.nbytes].view(out.dtype).reshape(part.shape)
+                part, form = out[start : start + most], self._forms[owner][table]
+                reply = self.reply(owner)[: part.size * form.dtype.itemsize]
+                form.read(reply.view(form.dtype).reshape(part.shape), part)
             start += most
             wanted = [entry for entry in wanted if len(entry[1]) > start]
+        for owner, _, out in everything:
+            self.require_carried(owner, table, out)
+
+    def require_carried(self, owner: int, table: int, rows: np.ndarray) -> None:
+        """Raise NonFiniteError for rows [n, dim] that came from an owner in 16 bits and are not finite. Local."""
+        form = self._forms[owner][table]
+        if form.largest is not None and (count := kernels.nonfinite_count(rows)):
+            raise NonFiniteError(
+                f"table '{self.specs[table].name}': {count} of {rows.size} values pulled from owner {owner} (rank "
+                f"{self.world.owners[owner]}) are not finite: the table holds such values, or larger ones than "
+                f"{form.largest:.6g}, the largest that {form.name} carries between nodes. Use another wire for rows"
+            )
 
     def _send_request(self, owner: int, table: int, local: np.ndarray) -> None:
         size = REQUEST_HEADER_BYTES + local.nbytes
@@ -218,6 +240,10 @@ class Client:
         self.exchange.see()
         return self.exchange.slot("reply", owner)
 
+    def form(self, owner: int, table: int) -> Form:
+        """Return the form of a table's rows on their way from an owner. Local."""
+        return self._forms[owner][table]
+
     def split(self, table: int, ids: np.ndarray) -> list[tuple[np.ndarray | slice, np.ndarray]]:
         """Return, per owner, (where its rows stand in sorted unique `ids`, their local numbers there). Local."""
         return self._maps[table].split(ids)
@@ -229,6 +255,26 @@ class Client:
         self._limit_mapped()
 
     # -- push ------------------------------------------------------------------------------------------------------
+
+    def unfit(self, table: int, ids: np.ndarray, values: np.ndarray) -> str:
+        """Say what forbids to push a table's row gradients, [n, dim]: values that are not finite, or too large for the
+        wire to another node. "" if nothing does. Local; before the ranks agree on the step."""
+        forms = [forms[table] for forms in self._forms]
+        largest = min((form.largest for form in forms if form.largest is not None), default=None)
+        bad = kernels.nonfinite_count(values) if largest is None else kernels.count_beyond(values, largest)
+        if not bad:
+            return ""
+        name, found = self.specs[table].name, []
+        if count := kernels.nonfinite_count(values):
+            found.append(f"{count} of {values.size} values in the gradient of '{name}' are not finite")
+        for owner, (where, _) in enumerate(self._maps[table].split(ids)):
+            form, part = forms[owner], values[where]
+            if form.largest is not None and (count := int((np.abs(part[np.isfinite(part)]) > form.largest).sum())):
+                found.append(
+                    f"{count} of {values.size} values in the gradient of '{name}', on their way to owner {owner} (rank "
+                    f"{self.world.owners[owner]}), exceed {form.name}'s {form.largest:.6g}"
+                )
+        return ", ".join(found)
 
     def push(self, gradients: list[tuple[int, np.ndarray, np.ndarray]], weight: float) -> None:
         """Send the step's row gradients, (table, ids [n] unique and sorted, values [n, dim]), and this rank's weight.
@@ -244,7 +290,7 @@ class Client:
             values = np.ascontiguousarray(values, self.specs[table].dtype)
             for owner, (where, local) in enumerate(self._maps[table].split(ids)):
                 if len(local):
-                    pending[owner].append(Outgoing(table, local, where, values))
+                    pending[owner].append(Outgoing(table, local, where, values, self._forms[owner][table]))
         while pending:
             ready = [owner for owner in pending if self._push_taken[owner] == self._pushes[owner]]
             if not ready:
@@ -252,7 +298,7 @@ class Client:
                 continue
             for owner in ready:
                 message, target = self._messages[owner], world.owners[owner]
-                size, done, sent = pack_push(message, self.pushed, weight, pending[owner])
+                size, done, sent = pack_push(message, self._seen(owner), weight, pending[owner])
                 exchange.put("push", self._index, target, message[:size])
                 for category, count in (
                     ("control", sent.control),
@@ -267,3 +313,27 @@ class Client:
                 self._pushes[owner] += 1
                 exchange.count("push_sent", self._index, world.owners[owner], int(self._pushes[owner]))
         self.pushed += 1
+
+    def clip(self, limit: float, squares: Sequence[float]) -> Norm:
+        """Return the norm of the step's whole gradient, and the factor that limits it to `limit`, the same on every
+        client; the owners get it too, and update their rows. After every push of a service with norms; waits for all
+        clients' pushes.
+
+        `squares`: sums of squares of what no owner has, the same on every client: the dense gradient's. Where the norm
+        is not finite, the push is taken back, on every client and owner.
+        """
+        if self._norms is None:
+            return norm_of(squares, limit)
+        owners, root = self.world.owners, self.world.on_root()
+        norm = norm_of([*self._norms.squares(), *squares], limit)
+        if root:
+            self._norms.tell(norm.scale)
+        for rank in owners:
+            self.traffic.add("control", SCALAR_BYTES * (1 + root), self.world.same_node(rank))
+        if np.isnan(norm.scale):
+            self.pushed -= 1
+        return norm
+
+    def _seen(self, owner: int) -> int:
+        """Return how many updates of an owner are in the values that this step's gradients are of."""
+        return self.pushed

@@ -3,7 +3,7 @@
 A request, int64 words first: [-1, pieces], then [table, unknown, known] per piece; then, piece by piece, the local
 numbers of the unknown rows and of the known ones (int64), and the versions (int32, padded to 8 bytes) that the known
 ones hold for. A reply: the version of all that follows; then, piece by piece, a bit for each known row that has changed
-since (padded to 8 bytes), and the values of the unknown and of the changed rows, padded to 8 bytes.
+since (padded to 8 bytes), and the values of the unknown and of the changed rows, in their form, padded to 8 bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridmpi import kernels
+from hybridmpi.sparse.forms import Form
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.wire import ID_BYTES, padded
 
@@ -35,7 +36,8 @@ def bitmap_bytes(known: int) -> int:
 
 @dataclass
 class Question:
-    """Rows of a table that an owner is asked for: local numbers int64[n] there, where they go in `out` [*, dim].
+    """Rows of a table that an owner is asked for: local numbers int64[n] there, where they go in `out` [*, dim], the
+    form that they come in.
 
     Those without a version come first, then those of which `out` has the values as of the versions `since` int32[k].
     `done`: how many have been asked for; `changed` bool[n]: which have been written to `out`.
@@ -46,6 +48,7 @@ class Question:
     since: np.ndarray
     places: np.ndarray
     out: np.ndarray
+    form: Form
     done: int = 0
     changed: np.ndarray = field(init=False)
 
@@ -59,8 +62,8 @@ class Question:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row's values."""
-        return self.out.shape[1] * self.out.itemsize
+        """Bytes of a row's values on the wire."""
+        return self.out.shape[1] * self.form.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,9 @@ def read_reply(reply: np.ndarray, parts: Sequence[Part]) -> tuple[int, int]:
         flags[part.unknown :] = np.unpackbits(reply[at:stop], count=part.known, bitorder="little")
         places = question.places[part.first : part.last][flags]
         size = len(places) * question.row_bytes
-        values = reply[stop : stop + size].view(question.out.dtype).reshape(len(places), question.out.shape[1])
+        shape = len(places), question.out.shape[1]
+        values = np.empty(shape, question.out.dtype)
+        question.form.read(reply[stop : stop + size].view(question.form.dtype).reshape(shape), values)
         kernels.scatter(question.out, places, values)
         question.changed[part.first : part.last] = flags
         values_bytes += size
@@ -137,9 +142,9 @@ def read_reply(reply: np.ndarray, parts: Sequence[Part]) -> tuple[int, int]:
     return version, values_bytes
 
 
-def answer(request: np.ndarray, reply: np.ndarray, shards: Sequence[Shard], version: int) -> int:
-    """Write the reply to a conditional request (bytes both) from an owner's shards, which hold `version`; return its
-    size. Local."""
+def answer(request: np.ndarray, reply: np.ndarray, shards: Sequence[Shard], forms: Sequence[Form], version: int) -> int:
+    """Write the reply to a conditional request (bytes both) from an owner's shards, which hold `version`, each table's
+    rows in its form; return the reply's size. Local."""
     pieces = int(request[8:16].view(np.int64)[0])
     at = REQUEST_HEAD + PIECE_HEAD * pieces
     heads = request[REQUEST_HEAD:at].view(np.int64).reshape(pieces, 3)
@@ -157,8 +162,8 @@ def answer(request: np.ndarray, reply: np.ndarray, shards: Sequence[Shard], vers
             reply[out + len(bits) : out + bitmap] = 0
             out += bitmap
             local = np.concatenate([local[:unknown], local[unknown:][changed]])
-        size = len(local) * shard.spec.row_bytes
-        values = reply[out : out + size].view(shard.spec.dtype).reshape(len(local), shard.spec.dim)
-        kernels.gather(shard.values, local, out=values)
+        form, shape = forms[table], (len(local), shard.spec.dim)
+        size = len(local) * shard.spec.dim * form.dtype.itemsize
+        form.gather(shard.values, local, reply[out : out + size].view(form.dtype).reshape(shape))
         out += padded(size)
     return out

@@ -8,6 +8,8 @@ Per owner and client:
     push     slot at the owner; counters: sent at the owner, taken at the client (so large pushes go in rounds)
     request  slot at the owner; counter: sent at the owner
     reply    slot at the client; counter: sent at the client
+    squares  a float64 among the client's counters; counter: sent at the client (see norms.py)
+    scale    a float64 among the owner's counters, from one client; counter: sent at the owner
 A client has one request on its way to an owner, so a reply frees the request's slot and the next request the reply's.
 """
 
@@ -92,7 +94,7 @@ class Exchange:
         self.memory = np.frombuffer(self._slots.tomemory(), np.uint8)
         self.counters = np.frombuffer(self._counts.tomemory(), np.int64)
         self.counters[:] = 0
-        self.counters[self._counter_index("version", 0) : self._counter_index("end", 0)] = -1
+        self.watch("version")[:] = -1
         # Everybody's counters are set before anybody writes to them.
         world.comm.Barrier()
         self._slots.Lock_all(mpi.MODE_NOCHECK)
@@ -110,7 +112,11 @@ class Exchange:
             "push_taken": 2 * clients,
             "reply_sent": 2 * clients + owners,
             "version": 2 * clients + 2 * owners,
-            "end": 2 * clients + 3 * owners,
+            "squares": 2 * clients + 3 * owners,
+            "squares_sent": 2 * clients + 4 * owners,
+            "scale": 2 * clients + 5 * owners,
+            "scale_sent": 2 * clients + 5 * owners + 1,
+            "end": 2 * clients + 5 * owners + 2,
         }[kind]
         return (base + peer) * LINE
 
@@ -126,7 +132,10 @@ class Exchange:
 
     def watch(self, kind: str) -> np.ndarray:
         """Return the live counters of one kind on this rank, one per peer, as an int64 view. Local."""
-        count = self.num_clients if kind in ("push_sent", "request_sent") else self.num_owners
+        if kind in ("scale", "scale_sent"):
+            count = 1
+        else:
+            count = self.num_clients if kind in ("push_sent", "request_sent") else self.num_owners
         start = self._counter_index(kind, 0)
         return self.counters[start : start + count * LINE : LINE]
 
@@ -139,6 +148,10 @@ class Exchange:
     def see(self) -> None:
         """Make what others have put into this rank's windows visible to its loads. Local."""
         self._slots.Sync()
+
+    def see_counters(self) -> None:
+        """Make a number that another's counter has announced visible to this rank's loads. Local."""
+        self._counts.Sync()
 
     # -- writing into others' memory -------------------------------------------------------------------------------
 
@@ -160,6 +173,16 @@ class Exchange:
         self._counts.Put(self._word, target, self._counter_index(kind, peer))
         self._counts.Flush(target)
 
+    def tell(self, kind: str, peer: int, targets: list[int], value: float, number: int) -> None:
+        """Put a float64 into its word of `kind` at every one of `targets` (world ranks), then the counter that says it
+        is there, `number`. Local."""
+        words = ((kind, np.array([value]).view(np.int64)), (f"{kind}_sent", np.array([number], np.int64)))
+        for name, word in words:
+            for target in targets:
+                self._counts.Put(word, target, self._counter_index(name, peer))
+            for target in targets:
+                self._counts.Flush(target)
+
     def close(self) -> None:
         """Free the windows. Collective over the world."""
         self.memory = self.counters = None
@@ -169,16 +192,17 @@ class Exchange:
 
 
 class RowMemory:
-    """The memory that holds the rows of all owners, shared with the ranks of their nodes. Collective over the world.
+    """The memory that holds the rows of one table, shared with the ranks of their nodes. Collective over the world.
 
-    `sizes[w]`: bytes that world rank w owns. With `everywhere`, a second window over the same memory lets ranks on
-    other nodes read rows by indexed Get.
+    Each table has its own, so that one can be dealt anew without a second copy of all. `sizes[w]`: bytes that world
+    rank w owns, rounded up to cache lines, so that no line has two writers. With `everywhere`, a second window over the
+    same memory lets ranks on other nodes read rows by indexed Get.
     """
 
     def __init__(self, world: World, sizes: list[int], everywhere: bool) -> None:
         mpi = world.mpi
         self.world = world
-        mine = sizes[world.rank]
+        mine = _lines(sizes[world.rank])
         try:
             self._shared = mpi.Win.Allocate_shared(mine, 1, comm=world.node)
         except mpi.Exception as error:
@@ -205,11 +229,11 @@ class RowMemory:
         """Return the row memory of world rank `rank`, which must be on this node, as bytes. Local."""
         return self.own if rank == self.world.rank else self._view_of(rank)
 
-    def get_rows(self, out: np.ndarray, rank: int, start: int, row_bytes: int, local: np.ndarray) -> None:
-        """Read rows `local` (local numbers, [n]) of a table that starts at byte `start` of world rank `rank`'s memory
-        into `out` [n, dim], by one Get with an indexed datatype. Local; returns when the rows are there."""
+    def get_rows(self, out: np.ndarray, rank: int, row_bytes: int, local: np.ndarray) -> None:
+        """Read rows `local` (local numbers, [n]) of world rank `rank` into `out` [n, dim], by one Get with an indexed
+        datatype. Local; returns when the rows are there."""
         mpi = self.world.mpi
-        rows = mpi.BYTE.Create_hindexed_block(row_bytes, (start + local * row_bytes).tolist())
+        rows = mpi.BYTE.Create_hindexed_block(row_bytes, (local * row_bytes).tolist())
         rows.Commit()
         try:
             self._everywhere.Get([fit_to_receive(out), out.nbytes, mpi.BYTE], rank, (0, 1, rows))

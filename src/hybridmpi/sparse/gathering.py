@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.arrays import fit_to_receive, fit_to_send
+from hybridmpi.sparse.forms import Form
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
@@ -72,22 +73,33 @@ class RowGather:
                 self.traffic.add(category, count * (ranks - 1 - self._near), False)
 
     def finish(self) -> None:
-        """Wait until all rows are here, and hand them to the replicas' shards in the order of the ranks."""
+        """Wait until all rows are here, and sum them in the order of the ranks."""
         self.world.wait_all(self._requests)
         for replica, gathered in zip(self.replicas, self._gathered, strict=True):
             start = 0
             for rank, count in enumerate(gathered.counts.tolist()):
                 if count:
                     rows = slice(start, start + count)
-                    replica.shard.staging.add(rank, gathered.ids[rows], gathered.values[rows])
+                    replica.shard.staging.add(rank, gathered.ids[rows], gathered.values[rows], Form(replica.dtype))
                 start += count
         self._gathered, self._requests, self._sent = [], [], []
+        weights = dict(enumerate(self._weights.tolist()))
+        for replica in self.replicas:
+            replica.shard.aggregate(weights)
+
+    def sums(self) -> list[tuple[str, np.ndarray]]:
+        """Return the summed gradient of every replica, [rows touched, dim], by name. Local; after `finish`."""
+        return [(replica.name, replica.shard.sums) for replica in self.replicas]
+
+    def forget(self) -> None:
+        """Drop the step that was summed. Local."""
+        for replica in self.replicas:
+            replica.shard.forget()
 
     def update(self, step: int) -> None:
         """Apply the step, which counts from 1, to every replica. Local; the same on every rank."""
-        weights = dict(enumerate(self._weights.tolist()))
         for replica in self.replicas:
-            replica.shard.apply(weights, step)
+            replica.shard.update(step)
 
     def close(self) -> None:
         """Free the row types. Local."""

@@ -26,6 +26,7 @@ from hybridmpi.sparse.conditional import (
     pack_request,
     read_reply,
 )
+from hybridmpi.sparse.forms import Form
 from hybridmpi.sparse.wire import ID_BYTES
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ class _Rows:
         """Return these rows and others, sorted."""
         ids = np.concatenate([self.ids, others.ids])
         order = np.argsort(ids)
-        values, versions = np.concatenate([self.values, others.values]), np.concatenate([self.versions, others.versions])
+        values, versions = (
+            np.concatenate([self.values, others.values]),
+            np.concatenate([self.versions, others.versions]),
+        )
         return _Rows(ids[order], values[order], versions[order])
 
 
@@ -147,7 +151,8 @@ class RowReader:
             for owner, (where, local) in enumerate(self.client.split(table, ids)):
                 if len(local) and self._remote[owner]:
                     places = np.arange(len(ids))[where]
-                    question = Question(table, local, np.empty(0, np.int32), places, out)
+                    form = self.client.form(owner, table)
+                    question = Question(table, local, np.empty(0, np.int32), places, out, form)
                     questions.setdefault(owner, []).append(question)
         for owner, of_owner in questions.items():
             parts = self._post(owner, of_owner)
@@ -166,6 +171,8 @@ class RowReader:
             for part in parts:
                 question = part.question
                 places = question.places[part.first : part.last]
+                if question.form.largest is not None:  # what 16 bits did not carry is no business of this step
+                    places = places[np.isfinite(question.out[places]).all(axis=1)]
                 ids = self._asked[question.table][places]
                 rows = _Rows(ids, question.out[places], np.full(len(places), version, np.int32))
                 before = self._ahead.get(question.table)
@@ -202,13 +209,15 @@ class RowReader:
                 if not self._remote[owner]:
                     near.append((table, owner, where, local))
                     here[where] = True
-                elif asked[where].any():
-                    question = _question(table, rows, np.arange(len(ids))[where], local, asked)
+                    continue
+                form = client.form(owner, table)
+                self.counts["bytes_saved"] += len(local) * (spec.dim * form.dtype.itemsize + ID_BYTES)
+                if asked[where].any():
+                    question = _question(table, rows, np.arange(len(ids))[where], local, asked, form)
                     questions.setdefault(owner, []).append(question)
             remote = len(ids) - int(here.sum())
             self.counts["wanted"] += remote
             self.counts["used"] += remote - int((asked & ~here).sum())
-            self.counts["bytes_saved"] += remote * (spec.row_bytes + ID_BYTES)
         if near or questions:
             client.wait_for_version()
         if questions:
@@ -226,9 +235,10 @@ class RowReader:
             out = np.empty((len(local), rows.values.shape[1]), rows.values.dtype)
             client.read_near(owner, table, local, out)
             rows.values[where] = out
-        for of_owner in questions.values():
+        for owner, of_owner in questions.items():
             for question in of_owner:
                 self._count(question)
+                client.require_carried(owner, question.table, question.out[question.places[question.changed]])
                 result[question.table].versions[question.places] = version
         for table, cache in self._caches.items():
             if table in result:
@@ -294,9 +304,11 @@ class RowReader:
             self.counts["bytes_saved"] -= count
 
 
-def _question(table: int, rows: _Rows, places: np.ndarray, local: np.ndarray, asked: np.ndarray) -> Question:
+def _question(
+    table: int, rows: _Rows, places: np.ndarray, local: np.ndarray, asked: np.ndarray, form: Form
+) -> Question:
     """Return the question about those of an owner's rows, `local` there and at `places` in `rows`, that are `asked`."""
     known = rows.versions[places] >= 0
     order = np.concatenate([np.flatnonzero(asked[places] & ~known), np.flatnonzero(asked[places] & known)])
     since = rows.versions[places[asked[places] & known]]
-    return Question(table, local[order], since, places[order], rows.values)
+    return Question(table, local[order], since, places[order], rows.values, form)

@@ -15,14 +15,15 @@ from hybridmpi.sparse.spec import TableSpec
 class Replica:
     """A whole table on this compute rank, the store behind an Embedding. Local: a pull is a gather from memory.
 
-    All ranks apply the same gradients in the same order, so their replicas have the same bits.
+    All ranks apply the same gradients in the same order, so their replicas have the same bits. A new one holds zeros:
+    `shard.initialise` fills it, or rows that come from owners do.
     """
 
     def __init__(self, number: int, spec: TableSpec) -> None:
         self.number, self.spec = number, spec
         self.name, self.rows, self.dim, self.dtype = spec.name, spec.rows, spec.dim, spec.dtype
         memory = np.zeros(spec.rows * spec.row_bytes, np.uint8)
-        self.shard = Shard(replace(spec, homes=None), 0, 1, memory)
+        self.shard = Shard(replace(spec, homes=None, clocks=False), 0, 1, memory)
         self.pull_seconds = 0.0
 
     def pull(self, ids: np.ndarray) -> np.ndarray:

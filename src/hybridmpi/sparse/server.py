@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridmpi.kernels import gather
 from hybridmpi.sparse.conditional import CONDITIONAL, answer
 from hybridmpi.sparse.exchange import Exchange
+from hybridmpi.sparse.forms import Forms
+from hybridmpi.sparse.norms import OwnerNorms
 from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
-from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, read_push
+from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, Header, read_push
 from hybridmpi.world import World
 
 if TYPE_CHECKING:
@@ -34,12 +35,13 @@ LOAD_BYTES = 64 << 20
 class Server:
     """Serves the shards of this rank. Local: it only looks at this rank's memory and puts into others'."""
 
-    def __init__(self, world: World, exchange: Exchange, shards: list[Shard]) -> None:
+    def __init__(self, world: World, exchange: Exchange, shards: list[Shard], forms: Forms, norms: bool) -> None:
+        """`norms`: whether a step is updated only when its norm is known (see norms.py)."""
         self.world, self.exchange, self.shards = world, exchange, shards
         self.index = world.owners.index(world.rank)
         self.applied = 0
         self.busy_seconds = 0.0
-        self._shapes = [(shard.spec.dim, shard.spec.dtype) for shard in shards]
+        self._forms = [forms.between(world.same_node(rank)) for rank in world.clients]
         clients = len(world.clients)
         self._push_sent = exchange.watch("push_sent")
         self._request_sent = exchange.watch("request_sent")
@@ -47,6 +49,7 @@ class Server:
         self._request_taken = np.zeros(clients, np.int64)
         self._replies = np.zeros(clients, np.int64)
         self._weights: dict[int, float] = {}
+        self._norms = OwnerNorms(exchange, self.index) if norms else None
         self._reply = np.empty(exchange.sizes.reply, np.uint8)
 
     def publish(self) -> None:
@@ -60,9 +63,13 @@ class Server:
         """Do all that can be done now, without waiting; return whether there was anything. Local."""
         pushed = self._push_sent != self._push_taken
         asked = self._request_sent != self._request_taken
-        if not (pushed.any() or asked.any()):
+        # Looked for after the pushes: the client that tells the factor pushes the next step after it.
+        scale = self._norms.scale() if self._norms is not None else None
+        if not (pushed.any() or asked.any() or scale is not None):
             return False
         started = time.perf_counter()
+        if scale is not None:
+            self._update(scale)
         self.exchange.see()
         for client in np.flatnonzero(asked):
             self._answer(int(client))
@@ -75,23 +82,46 @@ class Server:
 
     def _take_push(self, client: int) -> None:
         """Copy one round of a client's push out of its slot and give the slot back."""
-        header, pieces = read_push(self.exchange.slot("push", client), self._shapes)
+        forms = self._forms[client]
+        shapes = [(shard.spec.dim, form.dtype) for shard, form in zip(self.shards, forms, strict=True)]
+        header, pieces = read_push(self.exchange.slot("push", client), shapes)
+        self._expect(client, header)
+        for table, ids, values in pieces:
+            self.shards[table].staging.add(client, ids, values, forms[table])
+        self._push_taken[client] += 1
+        self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
+        if header.last:
+            self._received(client, header)
+
+    def _expect(self, client: int, header: Header) -> None:
+        """Raise AssertionError for a push that cannot come now."""
         if client in self._weights or header.step != self.applied:
             raise AssertionError(
                 f"server {self.index}: client {client} pushed step {header.step} while step {self.applied} is open"
             )
-        for table, ids, values in pieces:
-            self.shards[table].staging.add(client, ids, values)
-        if header.last:
-            self._weights[client] = header.weight
-        self._push_taken[client] += 1
-        self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
+
+    def _received(self, client: int, header: Header) -> None:
+        """Take note that all of a client's push is here."""
+        self._weights[client] = header.weight
 
     def _apply(self) -> None:
-        """Apply the step that everybody has pushed."""
+        """Apply the step that everybody has pushed, or begin to, where its norm decides."""
         for shard in self.shards:
-            shard.apply(self._weights, self.applied + 1)
+            shard.aggregate(self._weights)
         self._weights.clear()
+        if self._norms is None:
+            self._update(1.0)
+        else:
+            self._norms.announce(sum(shard.square_sum() for shard in self.shards))
+
+    def _update(self, scale: float) -> None:
+        """Update the rows by what was aggregated, times `scale`; NaN drops the step."""
+        if np.isnan(scale):
+            for shard in self.shards:
+                shard.forget()
+            return
+        for shard in self.shards:
+            shard.update(self.applied + 1, scale)
         self.applied += 1
         self.publish()
 
@@ -100,13 +130,13 @@ class Server:
         request = self.exchange.slot("request", client)
         table, rows = request[:REQUEST_HEADER_BYTES].view(np.int64).tolist()
         if table == CONDITIONAL:
-            size = answer(request, self._reply, self.shards, self.applied)
+            size = answer(request, self._reply, self.shards, self._forms[client], self.applied)
         else:
             shard = self.shards[table]
             local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
-            size = rows * shard.spec.row_bytes
-            out = self._reply[:size].view(shard.spec.dtype).reshape(rows, shard.spec.dim)
-            gather(shard.values, local, out=out)
+            form, dim = self._forms[client][table], shard.spec.dim
+            size = rows * dim * form.dtype.itemsize
+            form.gather(shard.values, local, self._reply[:size].view(form.dtype).reshape(rows, dim))
         target = self.world.clients[client]
         self.exchange.put("reply", self.index, target, self._reply[:size])
         self.exchange.flush(target)
@@ -124,8 +154,26 @@ class Server:
         return function(**arguments)
 
     def command_statistics(self) -> dict[str, Any]:
-        """Return the seconds this server worked and the rows it holds."""
-        return {"busy_seconds": self.busy_seconds, "rows": [shard.count for shard in self.shards]}
+        """Return the seconds this server worked, the rows it holds, and per table and part that lies here the rows
+        that were pushed to it since `forget_accesses`."""
+        accesses = [
+            {piece.part: int(count) for piece, count in zip(shard.pieces, shard.accesses, strict=True)}
+            for shard in self.shards
+        ]
+        return {
+            "busy_seconds": self.busy_seconds,
+            "rows": [shard.count for shard in self.shards],
+            "accesses": accesses,
+        }
+
+    def command_touched(self) -> list[int]:
+        """Return how many rows of each table were updated here, added over the steps since the last call."""
+        return [shard.take_touched() for shard in self.shards]
+
+    def command_forget_accesses(self) -> None:
+        """Count the rows pushed to each part from here on."""
+        for shard in self.shards:
+            shard.accesses[:] = 0
 
     def command_save(self, directory: str, tables: list[str], files: int) -> Any:
         """Write this owner's shards of `tables` into a checkpoint directory; return the record of the file. `files`:

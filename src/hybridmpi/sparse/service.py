@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
+from hybridmpi.sparse.asynchronous import AsyncClient, AsyncServer
+from hybridmpi.sparse.board import Board
 from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
+from hybridmpi.sparse.forms import Forms, check_wire
+from hybridmpi.sparse.moving import Layout, move
 from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import smallest_slot
+from hybridmpi.traffic import Traffic
 from hybridmpi.waiting import Backoff
 from hybridmpi.world import World
 
@@ -29,55 +38,85 @@ class Service:
     """The tables of one job on all ranks: windows, this rank's shards, this rank's client. Collective over the world.
 
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
-    are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements.
+    are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
+    owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
+    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
+    `staleness`: 0, or how many steps a client may be ahead of the slowest one (see asynchronous.py).
     """
 
     def __init__(
-        self, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None
+        self,
+        world: World,
+        specs: list[TableSpec],
+        path: Path = "auto",
+        slot_bytes: int | None = None,
+        norms: bool = False,
+        wire: str = "float32",
+        staleness: float = 0,
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
-        self.world, self.specs = world, specs
+        self.world, self.specs = world, list(specs)
         self.number = next(world.service_numbers)
+        norms = norms and bool(specs)  # without rows there is nothing that only owners know
         owners = len(world.owners)
-        offsets, sizes = row_layout(specs, owners)
         between_nodes = any(world.node_of[r] != world.node_of[world.clients[0]] for r in range(world.size))
         # Rows are asked for by messages, and conditionally in no other way.
         asked = path == "message" or (path == "get" and any(spec.clocks for spec in specs))
         replies = asked or (path == "auto" and between_nodes)
-        everywhere = path == "get" or (path == "auto" and between_nodes)
+        # Get reads rows as they lie: on a wire that rounds them, they go as messages.
+        may_get = path == "auto" and between_nodes and wire == "float32"
+        self._everywhere = path == "get" or may_get
         largest_row = max((spec.row_bytes for spec in specs), default=8)
         slots = slot_sizes(len(world.clients), owners, smallest_slot(len(specs), largest_row), replies, push=slot_bytes)
         self.exchange = Exchange(world, slots)
-        by_rank = dict(zip(world.owners, sizes, strict=True))
-        self.memory = RowMemory(world, [by_rank.get(rank, 0) for rank in range(world.size)], everywhere)
+        self.memories = [self._row_memory(spec) for spec in specs]
+        forms = Forms(specs, wire)
+        self.board = Board(world) if staleness else None
         self.server: Server | None = None
         self.client: Client | None = None
         if world.rank in world.owners:
-            owner = world.owners.index(world.rank)
-            shards = []
-            for table, spec in enumerate(specs):
-                start = offsets[owner][table]
-                count = spec.map(owners).count_of(owner)
-                memory = self.memory.own[start : start + count * spec.row_bytes]
-                shards.append(Shard(spec, owner, owners, memory))
-            self.server = Server(world, self.exchange, shards)
+            shards = [self._shard(spec, memory) for spec, memory in zip(specs, self.memories, strict=True)]
+            for shard in shards:
+                shard.initialise()
+            server = (world, self.exchange, shards, forms, norms)
+            self.server = Server(*server) if self.board is None else AsyncServer(*server, board=self.board)
         if not world.is_server:
-            self.client = Client(world, self.exchange, self.memory, specs, offsets, path)
+            client = (world, self.exchange, self.memories, specs, path, forms, norms)
+            self.client = (
+                Client(*client) if self.board is None else AsyncClient(*client, board=self.board, staleness=staleness)
+            )
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
         if self.client is not None:
-            if between_nodes and path == "auto":
+            if may_get:
                 self.client.wait_for_version()
                 self.client.calibrate()
             world.barrier()
 
     @classmethod
-    def open(cls, world: World, specs: list[TableSpec], path: Path = "auto", slot_bytes: int | None = None) -> Service:
+    def open(
+        cls,
+        world: World,
+        specs: list[TableSpec],
+        path: Path = "auto",
+        slot_bytes: int | None = None,
+        norms: bool = False,
+        wire: str = "float32",
+        staleness: float = 0,
+    ) -> Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
         check_names(specs)
-        arguments = {"specs": specs, "path": path, "slot_bytes": slot_bytes}
+        check_wire(world, wire, path)
+        arguments = {
+            "specs": specs,
+            "path": path,
+            "slot_bytes": slot_bytes,
+            "norms": norms,
+            "wire": wire,
+            "staleness": staleness,
+        }
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
 
@@ -118,6 +157,82 @@ class Service:
             answers.append(world.comm.recv(source=rank, tag=TAG_ANSWER))
         return answers
 
+    # -- where rows lie --------------------------------------------------------------------------------------------
+
+    def _row_memory(self, spec: TableSpec) -> RowMemory:
+        partition = spec.map(len(self.world.owners))
+        sizes = [0] * self.world.size
+        for owner, rank in enumerate(self.world.owners):
+            sizes[rank] = partition.count_of(owner) * spec.row_bytes
+        return RowMemory(self.world, sizes, self._everywhere)
+
+    def _shard(self, spec: TableSpec, memory: RowMemory) -> Shard:
+        owners = self.world.owners
+        return Shard(spec, owners.index(self.world.rank), len(owners), memory.own)
+
+    def relayout(
+        self, table: int, spec: TableSpec, replica: Sequence[np.ndarray] = (), updates: int | None = None
+    ) -> int:
+        """Deal a table's rows to the parts and owners of `spec`, with their optimiser state, after all pushed steps are
+        applied; return the bytes that travelled. Collective over compute; the servers are told.
+
+        `replica`: where rows come from, or go to, when the table has no parts, before or then, and lies on every
+        compute rank: this one's arrays [rows, dim], values first, then each slot of the optimiser's state. Later pulls
+        and steps give the same bits as without it. `updates`: how many steps the job has applied, where owners that
+        had no rows have not heard of all; None: as many as were pushed. An owner holds its old and its new rows of
+        this table for a moment.
+        Raises UsageError, before anything changes, for a spec that differs in more than where rows lie.
+        """
+        old = self.specs[table]
+        if replace(spec, partition=old.partition, homes=old.homes) != old:
+            raise UsageError(
+                f"table '{old.name}': rows that move can change their partition and their homes only; got {spec}"
+            )
+        spec.map(len(self.world.owners))  # raises if it cannot be
+        if (old.homes == () or spec.homes == ()) != bool(replica):
+            raise UsageError(
+                f"table '{old.name}': a replica of it is needed where it has no parts, before or then, and only there"
+            )
+        # Until all are here, somebody may pull rows where they lie now; what is asked for ahead is still to come.
+        self.client.before_request()
+        self.world.barrier()
+        arguments = {"table": table, "spec": spec, "pushed": self.client.pushed}
+        arguments["updates"] = self.client.pushed if updates is None else updates
+        command_servers(self.world, "relayout", self.number, arguments)
+        return self._relayout(**arguments, replica=replica)
+
+    def _relayout(
+        self, table: int, spec: TableSpec, pushed: int, updates: int, replica: Sequence[np.ndarray] = ()
+    ) -> int:
+        world, server, client = self.world, self.server, self.client
+        old, new = (s.map(len(world.owners)) for s in (self.specs[table], spec))
+        memory = self._row_memory(spec)
+        sources, targets = [], []
+        if server is not None:
+            server.wait_for(pushed)
+            shard = self._shard(spec, memory)
+            sources, targets = server.shards[table].arrays(), shard.arrays()
+        if client is not None:
+            sources, targets = (sources if old.parts else replica), (targets if new.parts else replica)
+        traffic = client.traffic if client is not None else Traffic()
+        sent = move(world, Layout.of(world, old), Layout.of(world, new), spec.held_bytes, sources, targets, traffic)
+        del sources
+        if server is not None:
+            shard.replaced(updates)
+            server.shards[table] = shard
+            server.applied = updates
+            server.publish()
+        if client is not None:
+            client.relay(table, spec, memory)
+            client.pushed = updates
+        self.specs[table] = spec
+        self.exchange.see()
+        # Before all owners have changed over, one that still waits for the others' rows would answer with old ones.
+        world.wait_all([world.comm.Ibarrier()])
+        self.memories[table].close()
+        self.memories[table] = memory
+        return sent
+
     def close(self) -> None:
         """Free the windows. Collective over compute; the servers are told."""
         self.world.barrier()
@@ -127,21 +242,9 @@ class Service:
     def _free(self) -> None:
         self.world.remove_progress(self.progress)
         self.server = self.client = None
-        self.memory.close()
+        for memory in [*self.memories, *([self.board] if self.board is not None else [])]:
+            memory.close()
         self.exchange.close()
-
-
-def row_layout(specs: list[TableSpec], owners: int) -> tuple[list[list[int]], list[int]]:
-    """Return (offsets[owner][table], bytes[owner]): where each table's rows lie in each owner's row memory. Local."""
-    offsets, sizes = [], []
-    for owner in range(owners):
-        at, starts = 0, []
-        for spec in specs:
-            starts.append(at)
-            at += -(-spec.map(owners).count_of(owner) * spec.row_bytes // 64) * 64
-        offsets.append(starts)
-        sizes.append(at)
-    return offsets, sizes
 
 
 def check_names(specs: list[TableSpec]) -> None:
@@ -180,6 +283,8 @@ def serve(world: World) -> None:
         if command == "open":
             service = Service(world, **arguments)
             services[service.number] = service
+        elif command == "relayout":
+            services[number]._relayout(**arguments)
         elif command == "close":
             services.pop(number)._free()
         else:

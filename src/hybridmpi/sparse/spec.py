@@ -55,6 +55,11 @@ class TableSpec:
         """Bytes of one row's values."""
         return self.dim * self.dtype.itemsize
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of one row's values and its optimiser state."""
+        return self.row_bytes * (1 + len(self.optimizer.slots))
+
     def initial_seed(self) -> int:
         """Return the seed of this table's initial values: the common seed and the name, so tables differ. Local."""
         return (self.seed << 32) ^ zlib.crc32(self.name.encode())

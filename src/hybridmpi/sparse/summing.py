@@ -71,10 +71,15 @@ class TableSums:
         Local; valid between `finish` and the next `start`."""
         return [b.reshape(r.rows, r.dim) for b, r in zip(self._buffers, self.replicas, strict=True)]
 
+    def touched_sums(self) -> list[tuple[str, np.ndarray]]:
+        """Return the summed gradient of each replica as a flat view of its whole buffer, by name. Local; as `sums`."""
+        return [(replica.name, buffer) for replica, buffer in zip(self.replicas, self._buffers, strict=True)]
+
     def update(self, step: int) -> None:
         """Update every row that any rank touched, once; `step` counts from 1. Local; the same on every rank."""
         for replica, rows, sums in zip(self.replicas, self._touched, self.sums(), strict=True):
             shard = replica.shard
+            shard.count_touched(len(rows))
             shard.spec.optimizer.update_rows(shard.values, shard.state, rows, sums[rows], step)
 
     def sent(self) -> int:

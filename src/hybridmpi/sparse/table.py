@@ -14,12 +14,16 @@ from hybridmpi.sparse.spec import TableSpec
 class Table:
     """One table of a service: its shape, and its rows on request. Local; a pull waits for the owners."""
 
-    def __init__(self, client: Client, number: int, spec: TableSpec) -> None:
-        self.client, self.number, self.spec = client, number, spec
+    def __init__(self, client: Client, number: int, spec: TableSpec, reader: RowReader | None = None) -> None:
+        """`reader`: what reads rows within a step, by what this rank knows of them; it is at work only then."""
+        self.client, self.number, self.reader = client, number, reader
         self.name, self.rows, self.dim, self.dtype = spec.name, spec.rows, spec.dim, spec.dtype
         self.pull_seconds = 0.0
-        # What reads rows within a step, by what this rank knows of them; it is at work only then.
-        self.reader: RowReader | None = None
+
+    @property
+    def spec(self) -> TableSpec:
+        """What the table is, and where its rows lie at present."""
+        return self.client.specs[self.number]
 
     def pull(self, ids: np.ndarray) -> np.ndarray:
         """Return the rows `ids` (unique, sorted, checked) as [n, dim], as they are after this rank's last push; in a

@@ -2,7 +2,8 @@
 
 A push message, int64 words first: [step, last, pieces, weight as float64], then [table, rows] per piece; then, piece
 by piece, the local row numbers (int64) and the row values, each padded to 8 bytes. `last` is 1 in the final round of a
-step. A request is [table, rows], then the local row numbers.
+step. A request is [table, rows], then the local row numbers, and its reply the row values. Values have the form that
+forms.py says.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridmpi.kernels import gather
+from hybridmpi.sparse.forms import Form
 
 HEADER_BYTES = 32
 PIECE_BYTES = 16
@@ -32,12 +33,14 @@ def smallest_slot(tables: int, largest_row: int) -> int:
 
 @dataclass
 class Outgoing:
-    """Rows of one table on their way to one owner: local numbers [n] there, where they stand in `values` [*, dim]."""
+    """Rows of one table on their way to one owner: local numbers [n] there, where they stand in `values` [*, dim], the
+    form they travel in."""
 
     table: int
     local: np.ndarray
     where: slice | np.ndarray
     values: np.ndarray
+    form: Form
     done: int = 0
 
     @property
@@ -50,9 +53,9 @@ class Outgoing:
         ids_out[:] = self.local[first:last]
         if isinstance(self.where, slice):
             start = self.where.start
-            values_out[:] = self.values[start + first : start + last]
+            self.form.write(self.values[start + first : start + last], values_out)
         else:
-            gather(self.values, self.where[first:last], out=values_out)
+            self.form.gather(self.values, self.where[first:last], values_out)
         self.done = last
 
 
@@ -73,7 +76,7 @@ def pack_push(message: np.ndarray, step: int, weight: float, pieces: list[Outgoi
     room = message.size - HEADER_BYTES
     plan: list[tuple[Outgoing, int]] = []
     for piece in pieces:
-        row = piece.values.shape[1] * piece.values.itemsize
+        row = piece.values.shape[1] * piece.form.dtype.itemsize
         # 8 bytes of slack for the padding of the values.
         rows = min(piece.left, (room - PIECE_BYTES - 8) // (ID_BYTES + row))
         if rows <= 0:
@@ -85,14 +88,14 @@ def pack_push(message: np.ndarray, step: int, weight: float, pieces: list[Outgoi
     at = words.nbytes
     for index, (piece, rows) in enumerate(plan):
         words[4 + 2 * index], words[5 + 2 * index] = piece.table, rows
-        dim, itemsize = piece.values.shape[1], piece.values.itemsize
+        dim, dtype = piece.values.shape[1], piece.form.dtype
         ids_end = at + rows * ID_BYTES
-        values_end = ids_end + rows * dim * itemsize
+        values_end = ids_end + rows * dim * dtype.itemsize
         ids_out = message[at:ids_end].view(np.int64)
-        values_out = message[ids_end:values_end].view(piece.values.dtype).reshape(rows, dim)
+        values_out = message[ids_end:values_end].view(dtype).reshape(rows, dim)
         piece.write(rows, ids_out, values_out)
         sizes.ids += rows * ID_BYTES
-        sizes.rows += rows * dim * itemsize
+        sizes.rows += rows * dim * dtype.itemsize
         at = padded(values_end)
     done = all(piece.left == 0 for piece in pieces)
     words[0], words[1], words[2] = step, done, len(plan)
@@ -114,7 +117,7 @@ def read_push(
 ) -> tuple[Header, Iterator[tuple[int, np.ndarray, np.ndarray]]]:
     """Return the header of a push message and its pieces as (table, ids [n], values [n, dim]) views. Local.
 
-    `shapes[t]`: (dim, dtype) of table t.
+    `shapes[t]`: (dim, dtype on the wire) of table t.
     """
     words = message[:HEADER_BYTES].view(np.int64)
     count = int(words[2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,8 @@ import numpy as np
 from hybridmpi.autograd import draws
 from hybridmpi.nn import Module
 from hybridmpi.sparse.table import Table
+from hybridmpi.training.results import ReadFailure
 from hybridmpi.training.tables import TableExchange
-
-
-@dataclass(frozen=True)
-class Failure:
-    """In place of a batch: the error that reading it raised, which all ranks must hear of in the step it is for."""
-
-    error: BaseException
 
 
 class Batches:
@@ -35,7 +28,7 @@ class Batches:
         return last if last is not None and last.iterator is batches else cls(batches)
 
     def take(self) -> Any:
-        """Return the next batch, None at the end, a Failure where it cannot be read."""
+        """Return the next batch, None at the end, a ReadFailure where it cannot be read."""
         batch = self.peek()
         self._read.clear()
         return batch
@@ -46,7 +39,7 @@ class Batches:
             try:
                 self._read.append(next(self.iterator, None))
             except (Exception, SystemExit) as error:
-                self._read.append(Failure(error))
+                self._read.append(ReadFailure(error))
         return self._read[0]
 
 
@@ -71,8 +64,10 @@ class RowsAhead:
         if not self.at_work:
             self._reader.begin({})
             return
-        self._reader.begin(known[1] if known is not None and known[0] is batch else self._wanted(batch, 0))
-        if following is not None and not isinstance(following, Failure):
+        wanted = known[1] if known is not None and known[0] is batch else self._wanted(batch, 0)
+        # A table may have left its owners since.
+        self._reader.begin({number: ids for number, ids in wanted.items() if self._lies_at_owners(number)})
+        if following is not None and not isinstance(following, ReadFailure):
             try:
                 self._next = following, self._wanted(following, 1)
             except Exception:
@@ -88,13 +83,16 @@ class RowsAhead:
         """Return what has happened so far to rows wanted of other nodes (reader.COUNTS); nothing without a reader."""
         return dict(self._reader.counts) if self._reader is not None else {}
 
+    def _lies_at_owners(self, number: int) -> bool:
+        return isinstance(self._exchange.tables[number], Table)
+
     def _wanted(self, batch: Any, steps: int) -> dict[int, np.ndarray]:
         """Return the rows, sorted and distinct, that a batch wants of the tables at owners, for the step so many after
         this one."""
         with draws.peek(steps):
             wanted = self._model.rows_wanted(batch)
         found = {}
-        for table, (name, embedding) in zip(self._exchange.tables, self._embeddings, strict=True):
-            if name in wanted and isinstance(table, Table) and table.reader is not None:
-                found[table.number], _ = embedding.distinct(wanted[name])
+        for number, (name, embedding) in enumerate(self._embeddings):
+            if name in wanted and self._lies_at_owners(number):
+                found[number], _ = embedding.distinct(wanted[name])
         return found

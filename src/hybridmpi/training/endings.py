@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError
 from hybridmpi.failures import describe, raise_alike
@@ -13,13 +14,18 @@ def raise_together(world: World, step: int, failure: BaseException | None) -> No
     """Raise the first failing rank's error on every rank, with the same text. Collective over compute."""
     mine = None if failure is None else (world.rank, describe(failure))
     rank, text = next(entry for entry in world.gather(mine) if entry is not None)
-    message = f"rank {rank}, step {step}: {text}"
     if rank != world.rank:
-        raise RemoteError(message)
+        raise RemoteError(f"rank {rank}, step {step}: {text}")
+    raise_alone(world, step, failure)
+
+
+def raise_alone(world: World, step: int, failure: BaseException) -> NoReturn:
+    """Raise this rank's own error, with its rank and step. Local: where no other rank hears of it, it ends all when it
+    leaves the program."""
     if isinstance(failure, HybridMPIError):
-        raise type(failure)(message) from failure
+        raise type(failure)(f"rank {world.rank}, step {step}: {describe(failure)}") from failure
     # A fault in the user's own code: its traceback says most.
-    failure.add_note(f"hybridmpi: this was rank {rank} in step {step}")
+    failure.add_note(f"hybridmpi: this was rank {world.rank} in step {step}")
     raise failure
 
 

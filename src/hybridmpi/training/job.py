@@ -1,61 +1,24 @@
 """Job files: what to train and how, as TOML, read into frozen dataclasses.
 
-The dataclasses are the reference of all keys: their types, ranges, defaults. jobs/lm.toml shows each with its meaning.
+The dataclasses are the reference of all keys: their types, ranges, defaults. The files in jobs/ show each with its
+meaning. [model] and [data] are those of the job's kind (kinds.py), which has defaults of its own for all the rest.
 """
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from hybridmpi.errors import UsageError
 from hybridmpi.optim import Adagrad, Optimizer, by_name
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The numbers from `low` up, below `below` where that is given."""
-
-    low: float
-    below: float = math.inf
-
-    def __str__(self) -> str:
-        return f"at least {self.low}" + (f" and below {self.below}" if self.below < math.inf else "")
-
-
-Count = Annotated[int, Range(1)]
-Amount = Annotated[float, Range(0)]
-Mebibytes = Annotated[float, Range(0.001)]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSection:
-    """[model]: the language model's sizes."""
-
-    kind: Literal["lm"] = "lm"
-    width: Count = 128
-    hidden: Count = 256
-    samples: Count = 1024
-    dropout: Annotated[float, Range(0, 1)] = 0.0
-    softmax: Literal["sampled", "full"] = "sampled"
-
-
-@dataclass(frozen=True, slots=True)
-class DataSection:
-    """[data]: the text and how it is cut into batches; `streams` is the number over all ranks."""
-
-    source: str = "stdlib"
-    vocabulary: Annotated[int, Range(2)] = 50_000
-    held_out: Annotated[float, Range(0, 1)] = 0.02
-    streams: Count = 64
-    steps: Count = 20
-    cache: str = ""
+from hybridmpi.planning.modes import Mode
+from hybridmpi.roles import Servers
+from hybridmpi.training.kinds import KINDS, run_of
+from hybridmpi.training.values import Amount, Count, Mebibytes, Range, checked, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +35,23 @@ class TrainingSection:
 
 @dataclass(frozen=True, slots=True)
 class WorldSection:
-    """[world]: which ranks hold the tables, and how rows are dealt out to them."""
+    """[world]: which ranks hold the tables."""
 
     servers: Annotated[Literal["per-node"] | int, Range(0)] = "per-node"
+
+
+@dataclass(frozen=True, slots=True)
+class SparseSection:
+    """[sparse]: how gradients travel, how rows are dealt out to owners, and what may change in the running job."""
+
+    mode: Mode = "hybrid"
+    adapt_every: Annotated[int, Range(0)] = 50
     partition: Literal["block", "cyclic"] = "cyclic"
+    parts: Annotated[int, Range(0)] = 0
+    search: bool = False
+    balance_every: Annotated[int, Range(0)] = 0
+    aggregate: Literal["auto", "always", "never"] = "auto"
+    wire: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +86,43 @@ class CheckpointSection:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSection:
-    """[metrics]: the file that measured values go to, one JSON object a line."""
+    """[metrics]: the file that measured values go to, one JSON object a line; relative to checkpoint.directory."""
 
-    path: str = "runs/lm/metrics.jsonl"
+    path: str = "metrics.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One training job. `optimizer` is the rule itself: [optimizer] has its `kind` and the settings of that kind."""
+    """One training job. `model` and `data` are the sections of its kind. `optimizer` is the rule itself: [optimizer]
+    has its `kind` and the settings of that kind. `modes`: what [modes] says of parameters, by name pattern."""
 
-    model: ModelSection = field(default_factory=ModelSection)
-    data: DataSection = field(default_factory=DataSection)
+    model: Any
+    data: Any
     optimizer: Optimizer = field(default_factory=lambda: Adagrad(rate=0.05, initial=1e-5))
     training: TrainingSection = field(default_factory=TrainingSection)
     world: WorldSection = field(default_factory=WorldSection)
+    sparse: SparseSection = field(default_factory=SparseSection)
+    modes: Mapping[str, Mode] = field(default_factory=dict)
     topology: TopologySection = field(default_factory=TopologySection)
     allreduce: AllReduceSection = field(default_factory=AllReduceSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
+
+    @property
+    def metrics_path(self) -> str:
+        """The metrics file, in checkpoint.directory unless [metrics] names another place; "": none."""
+        return str(Path(self.checkpoint.directory, self.metrics.path)) if self.metrics.path else ""
+
+    @property
+    def servers(self) -> Servers:
+        """The ranks that hold tables: none where every compute rank holds all of them."""
+        replicas = self.sparse.mode in ("allreduce", "allgather")
+        return 0 if replicas and not {"ps", "hybrid"} & set(self.modes.values()) else self.world.servers
+
+
+def default_job(kind: str) -> Job:
+    """Return the job of `kind` whose file says nothing else. Local."""
+    return run_of(kind).defaults
 
 
 def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
@@ -138,12 +133,12 @@ def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     unknown section or key, a value of another type or outside its range.
     """
     values: dict[tuple[str, str], tuple[Any, str]] = {}
-    sections = get_type_hints(Job)
+    sections = [section.name for section in fields(Job)]
     for section, content in _read_toml(path).items():
         if section not in sections:
             raise UsageError(f"{path}: unknown section [{section}]; {_suggest(section, sections)}")
         if not isinstance(content, dict):
-            raise UsageError(f"{path}: {section} is {_show(content)}; expected a section [{section}]")
+            raise UsageError(f"{path}: {section} is {show(content)}; expected a section [{section}]")
         values |= {(section, key): (value, f"{path}: [{section}] {key}") for key, value in content.items()}
     for override in overrides:
         section, key, value = _parse_override(override)
@@ -154,8 +149,17 @@ def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     chosen = {
         section: {key: value for (owner, key), value in values.items() if owner == section} for section in sections
     }
-    made = {name: _section(made_of, chosen[name]) for name, made_of in sections.items() if made_of is not Optimizer}
-    return Job(optimizer=_optimizer(path, chosen["optimizer"]), **made)
+    default = default_job(_kind(*chosen["model"].get("kind", ("lm", ""))))
+    optimizer = _optimizer(path, chosen.pop("optimizer"), default.optimizer)
+    return Job(optimizer=optimizer, **{name: _section(default, name, given) for name, given in chosen.items()})
+
+
+def _kind(value: Any, place: str) -> str:
+    """Return the kind of the job, which decides what [model] and [data] may hold."""
+    if value not in tuple(KINDS):
+        known = " or ".join(f'"{kind}"' for kind in KINDS)
+        raise UsageError(f"{place} = {show(value)}; expected {known}")
+    return value
 
 
 def _read_toml(path: str | Path) -> dict[str, Any]:
@@ -172,7 +176,7 @@ def _parse_override(text: str) -> tuple[str, str, Any]:
     """Return (section, key, value) of "section.key=value"."""
     name, equals, value = text.partition("=")
     section, dot, key = name.strip().partition(".")
-    if not (equals and dot and section and key) or "." in key:
+    if not (equals and dot and section and key) or ("." in key and section != "modes"):
         raise UsageError(f"--set {text}: expected section.key=value, such as training.steps=100")
     try:
         parsed = tomllib.loads(f"value = {value}")
@@ -181,20 +185,23 @@ def _parse_override(text: str) -> tuple[str, str, Any]:
     return section, key, parsed["value"] if parsed.keys() == {"value"} else value.strip()
 
 
-def _section(made_of: type, values: Mapping[str, tuple[Any, str]]) -> Any:
-    """Return the dataclass `made_of` a section, every value checked against the type and range of its field."""
-    hints = get_type_hints(made_of, include_extras=True)
+def _section(default: Job, name: str, values: Mapping[str, tuple[Any, str]]) -> Any:
+    """Return the section `name` with the given values, each checked against the type and range of its field."""
+    section = getattr(default, name)
+    if name == "modes":
+        return {pattern: checked(value, Mode, place) for pattern, (value, place) in values.items()}
+    hints = get_type_hints(type(section), include_extras=True)
     for key, (_, place) in values.items():
         if key not in hints:
-            raise UsageError(f"{place}: unknown key; {_suggest(key, hints)}")
-    return made_of(**{key: _checked(value, hints[key], place) for key, (value, place) in values.items()})
+            raise UsageError(f"{place}: unknown key; {_suggest(key, hints, default)}")
+    return replace(section, **{key: checked(value, hints[key], place) for key, (value, place) in values.items()})
 
 
-def _optimizer(path: str | Path, values: Mapping[str, tuple[Any, str]]) -> Optimizer:
+def _optimizer(path: str | Path, values: Mapping[str, tuple[Any, str]], default: Optimizer) -> Optimizer:
     """Return the optimiser of [optimizer], which checks its own settings; without any, the default one."""
     if not values:
-        return Job().optimizer
-    kind, place = values.get("kind", (Adagrad.name, ""))
+        return default
+    kind, place = values.get("kind", (default.name, ""))
     # Another kind by --set: what the file says of its own kind, other than the rate, does not concern it.
     replaced = place.startswith("--set")
     settings = {
@@ -202,9 +209,8 @@ def _optimizer(path: str | Path, values: Mapping[str, tuple[Any, str]]) -> Optim
         for key, (value, place) in values.items()
         if key != "kind" and (key == "rate" or not replaced or place.startswith("--set"))
     }
-    if kind == Adagrad.name:
-        default = Job().optimizer
-        settings = {"rate": default.rate, "initial": default.initial} | settings
+    if kind == default.name:
+        settings = {f.name: getattr(default, f.name) for f in fields(default)} | settings
     try:
         return by_name(kind, **settings)
     except UsageError as error:
@@ -212,49 +218,13 @@ def _optimizer(path: str | Path, values: Mapping[str, tuple[Any, str]]) -> Optim
         raise UsageError(f"{path}{' with ' if places else ''}{', '.join(places)}: [optimizer] {error}") from error
 
 
-def _checked(value: Any, hint: Any, place: str) -> Any:
-    """Return `value` as the field of type `hint` holds it; raise UsageError that names `place` if it cannot."""
-    limits = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Range)), None)
-    base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    choices = get_args(base) if get_origin(base) in (Union, UnionType) else (base,)
-    for choice in choices:
-        if get_origin(choice) is Literal:
-            if isinstance(value, str) and value in get_args(choice):
-                return value
-        elif choice in (int, float):
-            number = isinstance(value, int) and not isinstance(value, bool)
-            if (number or (choice is float and isinstance(value, float))) and limits.low <= value < limits.below:
-                return choice(value)
-        elif get_origin(choice) is tuple:
-            if isinstance(value, list) and all(isinstance(item, str) for item in value):
-                return tuple(value)
-        elif isinstance(value, choice):
-            return value
-    raise UsageError(f"{place} = {_show(value)}; expected {' or '.join(_describe(c, limits) for c in choices)}")
-
-
-def _describe(choice: Any, limits: Range | None) -> str:
-    """Return what a value of type `choice` is, in words."""
-    if get_origin(choice) is Literal:
-        return " or ".join(f'"{name}"' for name in get_args(choice))
-    if get_origin(choice) is tuple:
-        return 'a list of strings in quotes, such as ["one", "two"]'
-    if choice in (int, float):
-        return f"a {'whole ' * (choice is int)}number, {limits}"
-    return {bool: "true or false", str: "a string in quotes"}[choice]
-
-
-def _show(value: Any) -> str:
-    """Return `value` and its kind, as TOML names it."""
-    kinds = {bool: "a truth value", int: "a whole number", float: "a fraction", str: "a string", list: "a list"}
-    shown = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{shown} ({kinds.get(type(value), type(value).__name__)})"
-
-
-def _suggest(name: str, known: Iterable[str]) -> str:
-    """Return the nearest known name as a question, the section that has `name`, or all that is known."""
+def _suggest(name: str, known: Iterable[str], job: Job | None = None) -> str:
+    """Return the nearest known name as a question, the section of `job` that has `name`, or all that is known."""
     known = list(known)
     if close := get_close_matches(name, known, n=1, cutoff=0.6):
         return f"did you mean '{close[0]}'?"
-    owners = [section for section, kind in get_type_hints(Job).items() if name in (f.name for f in fields(kind))]
-    return f"it belongs to [{owners[0]}]" if owners else f"expected one of {', '.join(known)}"
+    if job is not None:
+        for section in fields(job):
+            if section.name != "modes" and name in (key.name for key in fields(getattr(job, section.name))):
+                return f"it belongs to [{section.name}]"
+    return f"expected one of {', '.join(known)}"

@@ -17,13 +17,13 @@ FLUSH_SECONDS = 1.0
 class Metrics:
     """Appends lines to `path`; an empty path writes nothing. Local, for one rank.
 
-    A line is {"kind": "step", "step", "loss", "examples", "words_per_s", "seconds", "hidden", "phases": {...},
-    "bytes": {...}}, with a cache or prefetch also "rows": {...}; "evaluation" or "run". Raises UsageError when the file
-    cannot be written.
+    A line is {"kind": "step", "step", "loss", "examples", "words_per_s" (or what else examples are called: `unit`),
+    "seconds", "hidden", "phases": {...}, "bytes": {...}}, with a cache or prefetch also "rows": {...}; "evaluation" or
+    "run". Raises UsageError when the file cannot be written.
     """
 
-    def __init__(self, path: str, append: bool) -> None:
-        self._file = None
+    def __init__(self, path: str, append: bool, unit: str) -> None:
+        self._file, self._rate = None, f"{unit}_per_s"
         self._flushed = time.monotonic()
         if not path:
             return
@@ -53,7 +53,7 @@ class Metrics:
             loss=result.loss,
             examples=result.examples,
             skipped=result.skipped,
-            words_per_s=round(result.examples / result.total_seconds, 1),
+            **{self._rate: round(result.examples / result.total_seconds, 1)},
             seconds=round(result.total_seconds, 6),
             hidden=round(result.hidden_seconds, 6),
             phases={phase: round(seconds, 6) for phase, seconds in result.seconds.items()},

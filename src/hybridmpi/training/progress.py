@@ -14,10 +14,13 @@ REDRAW_SECONDS = 0.2
 
 
 class Progress:
-    """Shows step, loss and words/s of the last interval. Local, for one rank; `every` seconds between plain lines."""
+    """Shows step, loss and examples/s, by the name `unit`, of the last interval. Local, for one rank.
 
-    def __init__(self, steps: int, every: float, stream: TextIO | None = None) -> None:
-        self.steps, self.stream = steps, stream or sys.stderr
+    `every`: seconds between plain lines.
+    """
+
+    def __init__(self, steps: int, every: float, unit: str, stream: TextIO | None = None) -> None:
+        self.steps, self.unit, self.stream = steps, unit, stream or sys.stderr
         self.on_terminal = self.stream.isatty()
         self.every = REDRAW_SECONDS if self.on_terminal else every
         self._last = time.perf_counter()
@@ -32,7 +35,7 @@ class Progress:
         if now - self._last < self.every and not last_step:
             return
         rate = self._examples / (now - self._last)
-        self._show(result.step, f"loss {result.loss:.3f}  {rate:,.0f} words/s")
+        self._show(result.step, f"loss {result.loss:.3f}  {rate:,.0f} {self.unit}/s")
         self._last, self._examples = now, 0
 
     def _show(self, step: int, text: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridmpi.data import block
 from hybridmpi.errors import CheckpointError
+from hybridmpi.training.placement import partitions, restore_partitions
 
 if TYPE_CHECKING:
     from hybridmpi.checkpoint import TableShard
@@ -43,6 +44,8 @@ def save(trainer: Trainer, root: Path, keep: int, meta: dict[str, Any], words: A
         "seed": trainer.seed,
         "optimizer": trainer.optimizer.describe(),
         "compute_ranks": len(world.clients),
+        "partitions": partitions(trainer),
+        "ways": {table.name: exchange.ways[table.name] for table in exchange.tables},
     }
 
     def write() -> Path:
@@ -80,6 +83,8 @@ def load(trainer: Trainer, path: Path) -> dict[str, Any]:
         return saved.directory, saved.meta, saved.read_dense(), saved.carried()
 
     directory, meta, (values, state), carried = world.from_root(read)
+    trainer.adaptation.restore(meta["ways"])
+    restore_partitions(trainer, meta.get("partitions", {}))
     parameters, own_state = trainer.dense_arrays()
     for name, array in parameters.items():
         array[...] = values[name]

@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
 from hybridmpi.autograd.initial import Initial, draw, generator_for
 from hybridmpi.sparse.partition import Kind
@@ -46,14 +45,10 @@ class ServedParameters:
         for parameter in self.parameters:
             parameter.begin_step()
 
-    def end_backward(self) -> list[str]:
-        """Complete the gradients, with zeros where backward wrote nothing; return what is not finite, in words."""
-        found = []
+    def end_backward(self) -> None:
+        """Complete the gradients, with zeros where backward wrote nothing."""
         for parameter in self.parameters:
             parameter.finish_step()
-            if count := kernels.nonfinite_count(parameter.grad):
-                found.append(f"{count} of {parameter.size} values in the gradient of '{parameter.name}' are not finite")
-        return found
 
     def gradients(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Return (table, ids, values) of every gradient, whole."""

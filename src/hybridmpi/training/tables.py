@@ -10,6 +10,7 @@ import numpy as np
 from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import AllReduce
+from hybridmpi.errors import UsageError
 from hybridmpi.nn import Embedding
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.modes import Way
@@ -33,14 +34,18 @@ class SparseOptions:
     """How rows lie at their owners, and travel.
 
     `partition`: how a table's rows are dealt to parts, "cyclic" or "block". `parts`: into how many; 0: one for each
-    owner. Where they are fewer than the owners, tables begin at owners in turn. `pull_path` forces one way of pulling
-    rows, for measurements. `prefetch`: rows of the next batch are asked for while a step computes, where the model says
-    which (`rows_wanted`); every step reads the same bits as without. `cache`: each rank keeps rows from step to step.
-    Both are about owners on other nodes: rows of this node are read from its memory as they are.
+    owner. Where they are fewer than the owners, tables begin at owners in turn. `adapt_every`: steps between two looks
+    whether tables of mode "hybrid" should leave their owners, or return; 0: none. `wire`: the form of float32 rows
+    between nodes, "float32", "bfloat16" or "float16". `pull_path` forces one way of pulling rows, for measurements.
+    `prefetch`: rows of the next batch are asked for while a step computes, where the model says which (`rows_wanted`);
+    every step reads the same bits as without. `cache`: each rank keeps rows from step to step. Both are about owners on
+    other nodes: rows of this node are read from its memory as they are.
     """
 
     partition: Kind = "cyclic"
     parts: int = 0
+    adapt_every: int = 50
+    wire: str = "float32"
     pull_path: PullPath = "auto"
     prefetch: bool = False
     cache: CacheOptions | None = None
@@ -49,10 +54,17 @@ class SparseOptions:
 Stores = list[Table | Replica]
 
 
+def in_turn(number: int, parts: int, owners: int) -> tuple[int, ...]:
+    """Return owners in turn for the parts of a table; where there are fewer parts than owners, the next table begins
+    where this one ends. Local."""
+    return tuple((part + number * parts) % owners for part in range(parts))
+
+
 class TableExchange:
     """All tables of a model on a compute rank. Collective over compute; the servers come along.
 
-    `embeddings`: (name, layer) of every table; `served`: dense parameters that lie at owners. `ways`: by name.
+    `embeddings`: (name, layer) of every table; `served`: dense parameters that lie at owners. `ways`: by name. `norms`:
+    whether steps are updated only when their norm is known.
     In a step: `begin_step`, backward, `end_backward`; when all ranks have agreed, `send`, `finish`, `update`.
     """
 
@@ -66,9 +78,16 @@ class TableExchange:
         seed: int,
         options: SparseOptions,
         make_allreduce: Callable[[int], AllReduce],
+        norms: bool,
+        staleness: float = 0,
     ) -> None:
-        self.world, self.ways = world, dict(ways)
+        self.world, self.ways, self.options = world, dict(ways), options
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
+        if staleness and (options.prefetch or options.cache is not None):
+            raise UsageError(
+                f"staleness = {staleness} with prefetch or a cache: these go by the steps that all ranks take "
+                "together; use staleness = 0, or neither"
+            )
         near = options.pull_path in ("auto", "shared") and world.nodes == 1  # all rows are in this node's memory
         reads = (options.prefetch or options.cache is not None) and not near
         self.specs = [
@@ -76,25 +95,30 @@ class TableExchange:
             for name, e in embeddings
         ] + [spec_of(parameter, optimizer, options.partition, seed) for parameter in served]
         for number, spec in enumerate(self.specs):
-            clocks = reads and number < len(embeddings) and self.ways[spec.name] == "ps"
+            clocks = reads and number < len(embeddings)
             self.specs[number] = replace(spec, homes=self._homes(number, options.parts), clocks=clocks)
-        self.service = Service.open(world, self.specs, options.pull_path)
+        self.service = Service.open(
+            world, self.specs, options.pull_path, norms=norms, wire=options.wire, staleness=staleness
+        )
         client = self.service.client
+        self.reader = RowReader(client, range(len(embeddings)), options.cache) if reads else None
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
-            lies = self.ways[name] == "ps"
-            table = Table(client, number, self.specs[number]) if lies else Replica(number, self.specs[number])
+            if self.ways[name] == "ps":
+                table = Table(client, number, self.specs[number], self.reader)
+            else:
+                table = Replica(number, self.specs[number])
+                table.shard.initialise()
             self.tables.append(table)
             embedding.store = table
-        clocked = [table for table in self.tables if isinstance(table, Table) and table.spec.clocks]
-        self.reader = RowReader(client, [table.number for table in clocked], options.cache) if clocked else None
-        for table in clocked:
-            table.reader = self.reader
         first = len(self.tables)
         stores = [Table(client, first + number, self.specs[first + number]) for number in range(len(served))]
         self.served = ServedParameters(served, stores)
-        self._gather = RowGather(world, self.replicas("allgather"), client.traffic)
-        self._sums = TableSums(world, self.replicas("allreduce"), make_allreduce, client.traffic)
+        self._gather, self._sums = self._replica_exchanges()
+        # Tables that do not lie as the options say: a resumed run is to find them so again.
+        self.dealt_anew: set[int] = set()
+        # Where tables lay that have changed between owners and replicas.
+        self._left: dict[int, tuple[int, ...] | None] = {}
         self.updates = 0
         self.gradients: list[SparseRows] = []
         self.found: list[str] = []
@@ -104,7 +128,54 @@ class TableExchange:
         owners = len(self.world.owners)
         if self.ways[self.specs[number].name] != "ps":
             return ()
-        return tuple((part + number * parts) % owners for part in range(parts)) if parts else None
+        return in_turn(number, parts, owners) if parts else None
+
+    def repartition(self, number: int, spec: TableSpec) -> int:
+        """Deal the rows of a table at owners as `spec` says; return the bytes that travelled. Collective over
+        compute; the servers come along."""
+        moved = self.service.relayout(number, spec, updates=self.updates)
+        self.specs[number] = spec
+        self.dealt_anew.add(number)
+        return moved
+
+    def _replica_exchanges(self) -> tuple[RowGather, TableSums]:
+        traffic = self.service.client.traffic
+        return (
+            RowGather(self.world, self.replicas("allgather"), traffic),
+            TableSums(self.world, self.replicas("allreduce"), self._make_allreduce, traffic),
+        )
+
+    def change_ways(self, ways: Mapping[str, Way]) -> int:
+        """Let the gradients of tables go other ways, by name, from the next step on; return the bytes of rows that
+        moved, to replicas on every compute rank or back to owners. Collective over compute; the servers come along."""
+        changes = [
+            (n, ways[t.name]) for n, t in enumerate(self.tables) if ways.get(t.name) not in (None, self.ways[t.name])
+        ]
+        if not changes:
+            return 0
+        self._sums.close()
+        self._gather.close()
+        moved = sum(self._change_way(number, way) for number, way in changes)
+        self._gather, self._sums = self._replica_exchanges()
+        return moved
+
+    def _change_way(self, number: int, way: Way) -> int:
+        table, spec = self.tables[number], self.specs[number]
+        self.ways[table.name] = way
+        if (way == "ps") != isinstance(table, Replica):
+            return 0
+        # It returns to where it was.
+        homes, self._left[number] = self._left.pop(number, self._homes(number, self.options.parts)), spec.homes
+        spec = replace(spec, homes=homes)
+        kept = Replica(number, spec) if isinstance(table, Table) else table
+        moved = self.service.relayout(number, spec, kept.shard.arrays(), self.updates)
+        self.specs[number] = spec
+        if self.reader is not None:
+            self.reader.forget()
+        self.tables[number] = Table(self.service.client, number, spec, self.reader) if way == "ps" else kept
+        self.tables[number].pull_seconds = table.pull_seconds
+        self._embeddings[number][1].store = self.tables[number]
+        return moved
 
     def replicas(self, way: Way | None = None) -> list[Replica]:
         """Return the tables that every compute rank holds whole, all or those of one way. Local."""
@@ -133,11 +204,17 @@ class TableExchange:
     def end_backward(self) -> None:
         """Take the step's gradients; `found` is then what in them is not finite, in words. Local."""
         self.gradients = [embedding.take_gradient() for _, embedding in self._embeddings]
-        self.found = self.served.end_backward()
+        self.served.end_backward()
+        self.found = []
+        client = self.service.client
         for table, rows in zip(self.tables, self.gradients, strict=True):
-            if count := kernels.nonfinite_count(rows.values):
+            if isinstance(table, Table):
+                if unfit := client.unfit(table.number, rows.indices, rows.values):
+                    self.found.append(unfit)
+            elif count := kernels.nonfinite_count(rows.values):
                 size = rows.values.size
                 self.found.append(f"{count} of {size} values in the gradient of '{table.name}' are not finite")
+        self.found += [bad for gradient in self.served.gradients() if (bad := client.unfit(*gradient))]
 
     def row_counts(self) -> np.ndarray:
         """Return how many distinct rows of each table this rank's step touches, int64. Local."""
@@ -168,6 +245,15 @@ class TableExchange:
         """Return whether a finished sum is not finite though every rank's part was: the wire's range is left. The
         same on all ranks. Local."""
         return any(kernels.nonfinite_count(sums) for sums in self._sums.sums())
+
+    def replica_gradients(self) -> list[tuple[str, np.ndarray]]:
+        """Return the summed gradients of replicas by name, as far as rows were touched. Local; the same on all ranks;
+        after `finish`."""
+        return [*self._gather.sums(), *self._sums.touched_sums()]
+
+    def forget(self) -> None:
+        """Drop the step's gradients of replicas. Local."""
+        self._gather.forget()
 
     def update(self) -> None:
         """Update the replicas; owners do the same with what was pushed. Local."""

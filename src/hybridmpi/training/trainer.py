@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +12,26 @@ import numpy as np
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
 from hybridmpi.errors import UsageError
-from hybridmpi.nn import Module, clip_global_norm
+from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
+from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
+from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
+from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
-from hybridmpi.training.ahead import Batches, Failure, RowsAhead
+from hybridmpi.training.ahead import Batches, RowsAhead
+from hybridmpi.training.asynchronous import Asynchronous, check_staleness
+from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
 from hybridmpi.training.guards import require_same_values
 from hybridmpi.training.phases import Phases
+from hybridmpi.training.results import ReadFailure, StepResult, examples
+from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a step did, the same on every compute rank, but for the times and bytes, which are this rank's.
-
-    `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something
-    was not finite. `seconds` by phase and `bytes` by category are of this step; `hidden_seconds`: how long sums of
-    dense gradients were under way while backward went on. `rows`: with prefetch or a cache, what became of the rows
-    that the step wanted from other nodes (see sparse/reader.py).
-    """
-
-    step: int
-    loss: float
-    examples: int
-    skipped: bool
-    total_seconds: float
-    hidden_seconds: float
-    seconds: dict[str, float] = field(repr=False)
-    bytes: dict[str, int] = field(repr=False)
-    rows: dict[str, int] = field(repr=False, default_factory=dict)
 
 
 class Trainer:
@@ -57,8 +42,13 @@ class Trainer:
     while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The other
     modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every rank
     ("allgather"); `modes` makes exceptions by name pattern, {"embedding*": "allreduce"}. `seed` decides initial values
-    and all random draws. `clip` > 0 limits the global norm of the dense gradient. `nonfinite`: "stop" raises
+    and all random draws. `clip` > 0 limits the global norm of the whole gradient. `nonfinite`: "stop" raises
     NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
+
+    `staleness`: how many steps a rank may be ahead of the slowest one: 0 trains synchronously, a number is stale
+    synchronous parallel with that bound, math.inf is asynchronous. Other than 0, all parameters lie at owners (mode
+    "ps"), every rank's push is a step of the optimiser, `clip` limits the norm of a rank's own gradient, and "skip"
+    leaves out that rank's step alone.
     """
 
     def __init__(
@@ -71,6 +61,7 @@ class Trainer:
         modes: Mapping[str, Mode] | None = None,
         clip: float = 0.0,
         nonfinite: str = "stop",
+        staleness: float = 0,
         dense: DenseOptions = DenseOptions(),  # noqa: B008 - frozen
         sparse: SparseOptions = SparseOptions(),  # noqa: B008 - frozen
     ) -> None:
@@ -79,7 +70,7 @@ class Trainer:
         if nonfinite not in ("stop", "skip"):
             raise UsageError(f"nonfinite = {nonfinite!r}: expected 'stop' or 'skip'")
         if clip < 0:
-            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the dense gradient")
+            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the gradient")
         self.world, self.model, self.optimizer = world, model, optimizer
         self.seed, self.clip, self.nonfinite = seed, clip, nonfinite
         self.step = 0
@@ -89,18 +80,43 @@ class Trainer:
 
         model.initialise(seed)
         parameters, embeddings = model.parameters_in_order(), model.named_tables()
-        ways, _ = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
+        ways, movable = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
+        check_staleness(staleness, ways)
         self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
         self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
         served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
         self.exchange = TableExchange(
-            world, embeddings, served, ways, optimizer, seed, sparse, lambda nbytes: dense.open(world, nbytes)
+            world,
+            embeddings,
+            served,
+            ways,
+            optimizer,
+            seed,
+            sparse,
+            lambda nbytes: dense.open(world, nbytes),
+            norms=clip > 0 and not staleness,
+            staleness=staleness,
         )
-        self.plan: Plan = make_plan(world, model.named_parameters(), self.exchange, self.buckets, self._dense.allreduce)
+        self.sparsity = Sparsity(self.exchange)
+        self.adaptation = Adaptation(
+            self.exchange,
+            self.sparsity,
+            movable,
+            optimizer,
+            Transport(row_wire=sparse.wire, dense_wire=dense.wire),
+            sparse.adapt_every,
+        )
+        self._asynchronous = Asynchronous(self, self._dense) if staleness else None
         self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
         self._batches: Batches | None = None
         self._closed = False
         world.on_close(self.close)
+
+    @property
+    def plan(self) -> Plan:
+        """How each parameter's gradient travels, and where its values live at present."""
+        named = self.model.named_parameters()
+        return make_plan(self.world, named, self.exchange, self.buckets, self._dense.allreduce)
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -130,7 +146,12 @@ class Trainer:
 
         With prefetch a batch is read before the step ahead of it. Where training ends between the two, by a failure or
         a request to stop, the next call with the same iterator begins with the batch that was read.
+
+        With staleness a rank does `steps` of its own, or fewer if it runs out of batches or gets None, while the others
+        go on; the end of `fit` is a boundary, see `settle`. `on_step` must do nothing collective then.
         """
+        if self._asynchronous is not None:
+            return self._asynchronous.fit(batches, steps, on_step)
         self._batches = source = Batches.of(batches, self._batches)
         result = None
         while self.step < steps:
@@ -147,8 +168,9 @@ class Trainer:
 
     @property
     def stopped(self) -> bool:
-        """Whether the last step saw a request to stop on any rank; the same on all ranks."""
-        return self._stopped
+        """Whether the last step saw a request to stop on any rank; the same on all ranks, with staleness at a
+        boundary."""
+        return self._stopped if self._asynchronous is None else self._asynchronous.stopped
 
     def train_step(self, batch: Any, following: Any = None) -> StepResult | None:
         """Do one step with this rank's batch (None: it has none left); return its result, or None, with nothing done,
@@ -156,7 +178,10 @@ class Trainer:
 
         `following`: the batch of the next step, where it is known: with prefetch its rows are asked for meanwhile.
         Nothing is changed anywhere until all ranks know that all are well: an exception on one rank is raised on all.
+        With staleness a step is Local: an exception is raised on this rank, and the result is of its own examples.
         """
+        if self._asynchronous is not None:
+            return self._asynchronous.step(batch)
         started = time.perf_counter()
         phases = Phases()
         before, rows = self.traffic(), self._rows.counts()
@@ -185,16 +210,22 @@ class Trainer:
                 skip = True
                 if self.world.on_root():  # all see it alike
                     self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
+        if not skip:
+            refused = self._exchange_and_update(report, verdict, phases)
+            if refused:
+                skip = True
+                if self.world.on_root():
+                    self._found.append(refused)
         if skip:
             self.skipped += 1
             if self.nonfinite == "stop":
                 raise_nonfinite(self.world, self.step + 1, self._found)
-        else:
-            self._exchange_and_update(report, verdict, phases)
         phases.add("wait", waited_in_pull := self.service.client.wait_seconds - waited)
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
         self.step += 1
+        self.sparsity.add(verdict.rows)
+        notes = self.adaptation.look(self.step)
         return StepResult(
             self.step,
             verdict.loss,
@@ -204,6 +235,7 @@ class Trainer:
             self._dense.hidden,
             phases.seconds,
             {category: after[category] - before[category] for category in after},
+            tuple(notes),
             {what: count - rows[what] for what, count in self._rows.counts().items()},
         )
 
@@ -213,7 +245,7 @@ class Trainer:
         report, failure = Report(stop=bool(self.stop_requested())), None
         pulled = self.exchange.pull_seconds()
         try:
-            if isinstance(batch, Failure):
+            if isinstance(batch, ReadFailure):
                 raise batch.error
             report.weight = 0.0 if batch is None else examples(batch)
         except (Exception, SystemExit) as error:
@@ -245,8 +277,11 @@ class Trainer:
         phases.add("overlap", self._dense.during)
         return report, failure
 
-    def _exchange_and_update(self, report: Report, verdict: Verdict, phases: Phases) -> None:
-        """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed."""
+    def _exchange_and_update(self, report: Report, verdict: Verdict, phases: Phases) -> str:
+        """Send what the ranks agreed on: rows to their owners first, who work while the dense part is summed.
+
+        Return "", or in words, the same on all ranks, why nothing was updated anywhere: the norm is not finite.
+        """
         self.exchange.push(report.weight)
         phases.lap("push")
         if not self._dense.may_overflow:
@@ -257,8 +292,8 @@ class Trainer:
         if not self._dense.may_overflow:
             self.exchange.finish()
             phases.lap("tables")
-        if self.clip:
-            clip_global_norm([bucket.gradients for bucket in self.buckets], self.clip)
+        if self.clip and (refused := clip_whole_norm(self.exchange, self.buckets, self.clip, phases)):
+            return refused
         self.exchange.update()
         for bucket, state in zip(self.buckets, self._state, strict=True):
             self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.exchange.updates)
@@ -268,12 +303,52 @@ class Trainer:
         phases.add("pull", self.exchange.pull_seconds() - before)
         if self._dense.options.check:
             require_same_values(self.world, self.buckets, self.step + 1)
+        return ""
+
+    def settle(self) -> None:
+        """Wait until all that any rank has pushed is applied everywhere. Collective over compute.
+
+        Synchronous training is always settled. With staleness this is a boundary, as are `fit`, `save` and `load`:
+        afterwards all ranks see the same parameters, `step` is the largest of the ranks' own.
+        """
+        if self._asynchronous is not None:
+            self._asynchronous.settle()
+
+    def staleness(self) -> dict[int, int]:
+        """Return {staleness: pushes}: how many pushes owners applied, so far, after so many updates of others since
+        the rank had pulled. Each owner's pushes count; nothing where training is synchronous. Collective over compute;
+        a boundary."""
+        return {} if self._asynchronous is None else self._asynchronous.staleness()
 
     def traffic(self) -> dict[str, int]:
         """Return the bytes this rank has moved so far, by category. Local."""
         counted = self.service.client.traffic.snapshot()
         counted["allreduce"] += sum(self._dense.allreduce.sent().values()) + self.exchange.sent()
         return counted
+
+    # -- where rows lie --------------------------------------------------------------------------------------------
+
+    def repartition(
+        self, name: str, parts: int | None = None, homes: Sequence[int] | None = None, kind: Kind | None = None
+    ) -> int:
+        """Deal a table's rows to so many `parts`, at owners in turn or at `homes` (part i at owner homes[i]), block or
+        cyclic (`kind`; None: as now); return the bytes that travelled. Collective over compute, between steps.
+
+        Training goes on as if nothing had moved. Raises UsageError, before anything moves, for a name that is none of a
+        table at owners and for what is no partition.
+        """
+        from hybridmpi.training.placement import repartition
+
+        self.settle()
+        return repartition(self, name, parts, homes, kind)
+
+    def balance(self) -> str:
+        """Move parts of tables between owners if the most loaded one then has clearly less to do, by what was pushed to
+        each part since the last call; return why, or why not, in words. Collective over compute, between steps."""
+        from hybridmpi.training.placement import balance
+
+        self.settle()
+        return balance(self)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -284,6 +359,7 @@ class Trainer:
         """
         from hybridmpi.training.saving import save
 
+        self.settle()
         return save(self, Path(root), keep, meta or {}, words)
 
     def load(self, path: str | Path) -> dict[str, Any]:
@@ -291,6 +367,7 @@ class Trainer:
         Collective over compute."""
         from hybridmpi.training.saving import load
 
+        self.settle()
         return load(self, Path(path))
 
     def dense_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
@@ -310,21 +387,10 @@ class Trainer:
         if self._closed:
             return
         self._closed = True
+        if self._asynchronous is not None:
+            self._asynchronous.close()
         self._dense.leave()
         if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
             refuse_to_part(self.world, self.step + 1, leaving=True)
         self.exchange.close()
         self._dense.close()
-
-
-def examples(batch: Any) -> float:
-    """Return how many examples a batch has, which its mean loss is weighted by: its `weight`, or the length of it or of
-    its first array. Local."""
-    weight = getattr(batch, "weight", None)
-    if weight is None:
-        first = batch[0] if isinstance(batch, (tuple, list)) else batch
-        weight = len(first)
-    weight = float(weight)
-    if not (np.isfinite(weight) and weight >= 0):
-        raise UsageError(f"a batch of {weight} examples: expected a finite number from 0 up")
-    return weight

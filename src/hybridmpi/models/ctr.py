@@ -1,0 +1,96 @@
+"""Click-through prediction from many categorical features: DLRM (Naumov et al. 2019, arXiv 1906.00091)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hybridmpi import autograd
+from hybridmpi.autograd import Tensor, no_grad
+from hybridmpi.errors import UsageError
+from hybridmpi.nn import EmbeddingBag, Linear, Module, binary_cross_entropy, pairwise_dots
+
+
+class Clicks(Protocol):
+    """n examples: `features` float [n, f], for each table a bag of ids (`ids` int64 [m], `starts` int64 [n + 1]), and
+    `labels` float [n], 1 for a click."""
+
+    features: np.ndarray
+    ids: Sequence[np.ndarray]
+    starts: Sequence[np.ndarray]
+    labels: np.ndarray
+
+
+class Layers(Module):
+    """Linear layers of the given sizes, with relu after each but, if `last_is_linear`, the last one."""
+
+    def __init__(self, sizes: Sequence[int], last_is_linear: bool, dtype: Any) -> None:
+        self.linears = [Linear(a, b, dtype=dtype) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
+        self.last_is_linear = last_is_linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [n, sizes[-1]] for x [n, sizes[0]]. Local."""
+        for place, linear in enumerate(self.linears):
+            x = linear(x)
+            if not (self.last_is_linear and place == len(self.linears) - 1):
+                x = autograd.relu(x)
+        return x
+
+
+class Tables(Module):
+    """One EmbeddingBag for each categorical feature, an attribute of its name."""
+
+    def __init__(self, rows: Mapping[str, int], width: int, dtype: Any) -> None:
+        self.names = list(rows)
+        for name, count in rows.items():
+            setattr(self, name, EmbeddingBag(count, width, dtype=dtype))
+
+    def forward(self, ids: Sequence[np.ndarray], starts: Sequence[np.ndarray]) -> list[Tensor]:
+        """Return each table's sums of bags, [n, width]. Local; pulls rows."""
+        return [getattr(self, name)(i, s) for name, i, s in zip(self.names, ids, starts, strict=True)]
+
+
+class ClickModel(Module):
+    """Embedding bags and layers for the other features, the dot product of every two of these vectors, layers on top.
+
+    tables: the rows of each categorical feature, by name. features: how many numbers each example has, at least 1.
+    width: of the rows. bottom: sizes of the hidden layers that turn the features into one more vector of that width.
+    top: sizes of the hidden layers on that vector and the dot products, before the one logit.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, int],
+        features: int,
+        width: int = 16,
+        bottom: Sequence[int] = (64,),
+        top: Sequence[int] = (64,),
+        dtype: Any = np.float32,
+    ) -> None:
+        if not tables or features < 1:
+            raise UsageError(f"ClickModel: {len(tables)} tables and {features} features: expected at least 1 of each")
+        self.bottom = Layers([features, *bottom, width], False, dtype)
+        self.tables = Tables(tables, width, dtype)
+        self.top = Layers([width + (len(tables) + 1) * len(tables) // 2, *top, 1], True, dtype)
+        self.dtype = np.dtype(dtype)
+
+    def loss(self, batch: Clicks) -> Tensor:
+        """Return the mean logistic loss of the batch. Local; pulls rows."""
+        return binary_cross_entropy(self.logits(batch), batch.labels.astype(self.dtype, copy=False))
+
+    def rows_wanted(self, batch: Clicks) -> dict[str, np.ndarray]:
+        """Return the ids of the rows that `loss` will pull for a batch, by table. Local."""
+        return {f"tables.{name}": ids for name, ids in zip(self.tables.names, batch.ids, strict=True)}
+
+    def logits(self, batch: Clicks) -> Tensor:
+        """Return the logit of a click for each example, [n]. Local; pulls rows."""
+        vector = self.bottom(Tensor(batch.features.astype(self.dtype, copy=False)))
+        dots = pairwise_dots([vector, *self.tables(batch.ids, batch.starts)])
+        return self.top(autograd.concatenate([vector, dots], axis=1)).reshape(len(batch.labels))
+
+    def evaluate(self, batch: Clicks) -> np.ndarray:
+        """Return the logits as an array [n], remembering nothing. Local; pulls rows."""
+        with no_grad():
+            return self.logits(batch).data

@@ -1,0 +1,259 @@
+"""What each way of a gradient costs: bytes by phase and by link, messages, and work of ranks and owners.
+
+Ways: "ps" (parameter servers: values lie at their owners, ranks pull what they need and push gradients), "allreduce"
+(every compute rank has a copy, gradients are summed as dense arrays), "allgather" (copies; ids and values of all ranks'
+rows go to all). Table 2 of Parallax (arXiv 1808.02621) for unequal nodes, with row ids, headers, messages and work.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hybridmpi.errors import UsageError
+from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.modes import Way
+from hybridmpi.planning.workload import Dense, Sparse, Touched
+from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
+
+WAYS: tuple[Way, ...] = ("ps", "allreduce", "allgather")
+
+# In the order of a step.
+PHASES = ("pull", "local", "push", "server", "allreduce", "allgather", "update")
+
+BYTES_ON_WIRE = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed. Between nodes:
+    `row_wire`, the form of rows to and from owners, and `dense_wire`, of what is summed."""
+
+    local: bool = False
+    row_wire: str = "float32"
+    dense_wire: str = "float32"
+
+
+@dataclass
+class Load:
+    """What one phase asks of the machine; several parameters add theirs up.
+
+    Bytes: `out[n]`, `into[n]` on node n's link, `within[n]` in its shared memory; `owner_in[o]`, `owner_out[o]` of the
+    first two that are owner o's; `counted`: a compute rank's by category (traffic.py), mean over the ranks. Seconds of
+    work, alone on a core: `rank_work`, of the busiest rank, and `owner_work[o]`. `turns`: messages that are waited for
+    one after another. `summed`: bytes of dense arrays that every rank has its part of.
+    """
+
+    out: np.ndarray
+    into: np.ndarray
+    within: np.ndarray
+    owner_in: np.ndarray
+    owner_out: np.ndarray
+    owner_work: np.ndarray
+    rank_work: float = 0.0
+    turns: float = 0.0
+    summed: float = 0.0
+    counted: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @classmethod
+    def none(cls, machine: Machine) -> Load:
+        """Return no load. Local."""
+        nodes, owners = (lambda: np.zeros(machine.nodes)), (lambda: np.zeros(machine.owners))
+        return cls(nodes(), nodes(), nodes(), owners(), owners(), owners())
+
+
+Cost = dict[str, Load]
+
+
+def no_cost(machine: Machine) -> Cost:
+    """Return a cost of no load in every phase. Local."""
+    return {phase: Load.none(machine) for phase in PHASES}
+
+
+def add_parameter(
+    cost: Cost, parameter: Dense | Sparse, way: Way, touched: Touched | None, machine: Machine, transport: Transport
+) -> None:
+    """Add what a parameter costs by a way to `cost`. `touched`: of a table. Local.
+
+    A dense parameter at the owners is a table of one row for each of its first dimension, all of them touched.
+    Raises UsageError for rows touched on another machine.
+    """
+    if isinstance(parameter, Dense):
+        if way == "allreduce":
+            cost["allreduce"].summed += parameter.bytes
+            cost["update"].rank_work += parameter.bytes * (1 + parameter.slots) * machine.update_byte
+            return
+        parameter, touched = as_table(parameter, machine)
+    if touched is None or len(touched.at_owner) != machine.owners:
+        owners = "no" if touched is None else len(touched.at_owner)
+        raise UsageError(
+            f"table '{parameter.name}': rows touched at {owners} owners, and the machine has {machine.owners}: "
+            "expected Touched.expected or Touched.measured for the same machine"
+        )
+    if way == "ps":
+        _pull(cost["pull"], parameter, touched, machine, transport)
+        _push(cost, parameter, touched, machine, transport)
+        _serve(cost["server"], parameter, touched, machine, transport)
+    else:
+        _replica(cost, parameter, touched, way, machine)
+
+
+def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport) -> None:
+    """Add what a step costs once, whatever there is of parameters: with `served` tables every rank writes to every
+    owner, if only that it has nothing, and waits for its answer. Local."""
+    if not served:
+        return
+    senders = _senders(machine, transport)
+    load = cost["push"]
+    _spread(load, machine, senders, np.full(machine.owners, float(HEADER_BYTES)), "control")
+    load.rank_work += _most_messages(machine)
+    # The message comes, the owner sees it; the new version comes, the rank sees it.
+    load.turns += 1
+    cost["server"].turns += 1
+    cost["server"].owner_work += machine.ranks * machine.near_message_seconds
+
+
+def as_table(parameter: Dense, machine: Machine) -> tuple[Sparse, Touched]:
+    """Return a dense parameter as a table of which every rank touches all rows. Local."""
+    rows = parameter.shape[0] if len(parameter.shape) > 1 else 1
+    dim = max(1, parameter.bytes // np.dtype(parameter.dtype).itemsize // max(rows, 1))
+    table = Sparse(parameter.name, rows, dim, parameter.dtype, parameter.slots, (), "block")
+    held = np.array([table.map(machine.owners).count_of(owner) for owner in range(machine.owners)], np.float64)
+    everything = tuple(float(rows) if n else 0.0 for n in machine.compute)
+    return table, Touched(rows, everything, rows, tuple((held / rows).tolist()), tuple(held.tolist()))
+
+
+# -- rows at their owners ------------------------------------------------------------------------------------------
+
+
+def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:
+    clients = np.array(machine.compute, np.float64)
+    rows = touched.rank * np.array(touched.at_owner)
+    wire = table.row_bytes * BYTES_ON_WIRE[transport.row_wire]
+    home = machine.owner_nodes
+    near = np.bincount(home, weights=rows, minlength=machine.nodes)  # rows of a client on node n that are there
+    load.within += clients * near * table.row_bytes
+    far_clients = clients.sum() - clients[home]  # by owner
+    asked = np.where(rows > 0, far_clients, 0)
+    replies, requests = rows * wire * far_clients, rows * ID_BYTES * far_clients + REQUEST_HEADER_BYTES * asked
+    load.owner_out += replies
+    load.owner_in += requests
+    load.out += np.bincount(home, weights=replies, minlength=machine.nodes)
+    load.into += np.bincount(home, weights=requests, minlength=machine.nodes)
+    owners_with_rows = np.bincount(home, weights=rows > 0, minlength=machine.nodes)
+    far_rows, far_owners = rows.sum() - near, owners_with_rows.sum() - owners_with_rows  # of one client, by its node
+    load.into += clients * far_rows * wire
+    load.out += clients * (far_rows * ID_BYTES + far_owners * REQUEST_HEADER_BYTES)
+    busy = clients > 0
+    load.rank_work += float(
+        (
+            near * table.row_bytes / machine.gather_rate
+            + far_owners * machine.message_seconds
+            + far_rows * 2 * table.row_bytes / machine.memory_rate  # out of the slot, and to its place
+        )[busy].max()
+    )
+    load.owner_work += asked * machine.message_seconds + far_clients * rows * table.row_bytes / machine.gather_rate
+    load.turns += 2 * bool(asked.any())
+    load.counted["pull_rows"] += float(clients @ (near * table.row_bytes + far_rows * wire)) / machine.ranks
+    load.counted["pull_ids"] += float(clients @ far_rows) * ID_BYTES / machine.ranks
+    load.counted["control"] += float(clients @ far_owners) * REQUEST_HEADER_BYTES / machine.ranks
+
+
+def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:
+    sent, load = _pushed_rows(touched, machine, transport), cost["push"]
+    wire = table.row_bytes * BYTES_ON_WIRE[transport.row_wire]
+    senders, share = _senders(machine, transport), np.array(touched.at_owner)
+    if transport.local:
+        local = cost["local"]
+        for node, ranks in enumerate(machine.compute):
+            if ranks > 1:
+                local.within[node] += ranks * touched.rank * (table.row_bytes + ID_BYTES)
+        most = max(machine.compute)
+        if most > 1:
+            # The ranks of a node share the rows out: each sums a part of them.
+            local.rank_work += _aggregate(touched.rank, table, machine)
+            local.rank_work += touched.rank * table.row_bytes / machine.memory_rate
+            local.turns += 1
+    each = np.divide(sent, senders, out=np.zeros(machine.nodes), where=senders > 0)  # rows of a message's sender
+    _spread(load, machine, senders * each, share * ID_BYTES, "push_ids")
+    _spread(load, machine, senders * each, share * table.row_bytes, "push_rows", wire / table.row_bytes)
+    _spread(load, machine, senders, np.where(share > 0, float(PIECE_BYTES), 0.0), "control")
+    load.rank_work += float(each.max()) * (table.row_bytes / machine.gather_rate + wire / machine.memory_rate)
+
+
+def _serve(load: Load, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:
+    came = _pushed_rows(touched, machine, transport).sum() * np.array(touched.at_owner)
+    unique = np.array(touched.all_at_owner)
+    load.owner_work += came * (table.row_bytes + ID_BYTES) / machine.memory_rate
+    load.owner_work += _aggregate(came, table, machine)
+    load.owner_work += unique * table.row_bytes * (1 + table.slots) * machine.update_byte
+
+
+def _pushed_rows(touched: Touched, machine: Machine, transport: Transport) -> np.ndarray:
+    """Return the rows that each node's ranks push, together, float64 [nodes]."""
+    if transport.local:
+        return np.array(touched.nodes, np.float64)
+    return np.array(machine.compute, np.float64) * touched.rank
+
+
+def _senders(machine: Machine, transport: Transport) -> np.ndarray:
+    """Return how many ranks of each node write to an owner, float64 [nodes]."""
+    clients = np.array(machine.compute, np.float64)
+    return np.minimum(clients, 1) if transport.local else clients
+
+
+def _spread(
+    load: Load, machine: Machine, senders: np.ndarray, size: np.ndarray, category: str, on_wire: float = 1.0
+) -> None:
+    """Add `senders[n]` times `size[o]` bytes from node n to owner o, for all n and o; `on_wire` times that between
+    nodes."""
+    home = machine.owner_nodes
+    by_node = np.bincount(home, weights=size, minlength=machine.nodes)
+    far = (senders.sum() - senders[home]) * size * on_wire
+    load.owner_in += far
+    load.into += np.bincount(home, weights=far, minlength=machine.nodes)
+    leaving = senders * (by_node.sum() - by_node) * on_wire
+    load.out += leaving
+    load.within += senders * by_node
+    load.counted[category] += float(leaving.sum() + senders @ by_node) / machine.ranks
+
+
+def _most_messages(machine: Machine) -> float:
+    """Return the seconds that one message to every owner takes the rank with most of them elsewhere."""
+    here = np.bincount(machine.owner_nodes, minlength=machine.nodes)
+    seconds = (machine.owners - here) * machine.message_seconds + here * machine.near_message_seconds
+    return float(seconds[np.array(machine.compute) > 0].max())
+
+
+def _aggregate(rows: np.ndarray | float, table: Sparse, machine: Machine) -> np.ndarray | float:
+    return rows * (machine.aggregate_row + table.row_bytes * machine.aggregate_byte)
+
+
+# -- copies on every compute rank ----------------------------------------------------------------------------------
+
+
+def _replica(cost: Cost, table: Sparse, touched: Touched, way: Way, machine: Machine) -> None:
+    rows = touched.rank * table.row_bytes
+    cost["pull"].rank_work += rows / machine.gather_rate
+    cost["update"].rank_work += touched.all * table.row_bytes * (1 + table.slots) * machine.update_byte
+    if way == "allreduce":
+        load, bits = cost["allreduce"], -(-table.rows // 8)
+        # This rank's rows into the buffer, the sums of all touched ones out of it, zeros in their places.
+        load.rank_work += (rows + 2 * touched.all * table.row_bytes + 2 * table.rows) / machine.memory_rate
+        load.summed += table.bytes
+        load.counted["control"] += bits  # which rows anybody touched, by MPI's own sum
+        return
+    load, clients = cost["allgather"], np.array(machine.compute, np.float64)
+    size = touched.rank * (ID_BYTES + table.row_bytes)
+    # What MPI's all-gather does is its own affair; in a ring every node takes in what others have and hands it on.
+    between = np.where(clients > 0, (machine.ranks - clients) * size, 0.0)
+    load.into += between
+    load.out += between
+    load.within += np.maximum(clients - 1, 0) * machine.ranks * size
+    load.rank_work += _aggregate(machine.ranks * touched.rank, table, machine)
+    load.rank_work += machine.ranks * size / machine.memory_rate
+    load.turns += max(0, machine.ranks - 1)
+    load.counted["gather_ids"] += (machine.ranks - 1) * touched.rank * ID_BYTES
+    load.counted["gather_rows"] += (machine.ranks - 1) * rows

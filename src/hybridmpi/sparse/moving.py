@@ -1,0 +1,253 @@
+"""Rows that move between the ranks that hold them, with their optimiser state, in the running job.
+
+Every rank works out from the two layouts alone who sends which rows to whom: the rows that two arithmetic progressions
+share are again one. Messages are contiguous and go, one Put each, into a window that exists for the move only; in
+rounds, so that memory stays bounded whatever the table's size. Rows that stay on a rank are copied there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridmpi.errors import HybridMPIError
+from hybridmpi.sparse.partition import Partition
+from hybridmpi.traffic import Traffic
+from hybridmpi.world import World
+
+# What a rank receives at most in one round: large enough that a round's two barriers do not count, and little beside
+# the tables for whose sake rows are spread over ranks.
+ROUND_BYTES = 64 << 20
+
+# (first, stride, count): global rows first, first + stride, ...
+Rows = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which rows each rank holds: `held[w]`: the progressions of rows that lie one after another at world rank w.
+
+    Ranks that hold the same are copies of each other, such as a replica on every compute rank; apart from copies, each
+    row lies at one rank.
+    """
+
+    held: tuple[tuple[Rows, ...], ...]
+
+    @classmethod
+    def of(cls, world: World, partition: Partition) -> Layout:
+        """Return where the rows of a partition lie: its parts at their owners; without parts, a replica on every
+        compute rank. Local."""
+        return cls.of_owners(world, partition) if partition.parts else cls.of_replicas(world, partition.rows)
+
+    @classmethod
+    def of_owners(cls, world: World, partition: Partition) -> Layout:
+        """Return the layout in which each owner holds its parts. Local."""
+        pieces = dict(zip(world.owners, partition.pieces, strict=True))
+        rows = (((p.first, p.stride, p.count) for p in pieces.get(rank, ())) for rank in range(world.size))
+        return cls(tuple(map(tuple, rows)))
+
+    @classmethod
+    def of_replicas(cls, world: World, rows: int) -> Layout:
+        """Return the layout in which every compute rank holds the whole table. Local."""
+        return cls(tuple(((0, 1, rows),) if rank in world.clients else () for rank in range(world.size)))
+
+    def count(self, rank: int) -> int:
+        """Return how many rows a world rank holds. Local."""
+        return sum(count for _, _, count in self.held[rank])
+
+
+class Stretch(NamedTuple):
+    """`count` rows that lie at source_start + i * source_step at the sender, at target_start + i * target_step at the
+    receiver."""
+
+    source_start: int
+    source_step: int
+    target_start: int
+    target_step: int
+    count: int
+
+    @property
+    def source(self) -> slice:
+        """The rows at the sender."""
+        return slice(self.source_start, self.source_start + (self.count - 1) * self.source_step + 1, self.source_step)
+
+    @property
+    def target(self) -> slice:
+        """The rows at the receiver."""
+        return slice(self.target_start, self.target_start + (self.count - 1) * self.target_step + 1, self.target_step)
+
+    def part(self, start: int, stop: int) -> Stretch:
+        """Return rows `start` to `stop` of it."""
+        return Stretch(
+            self.source_start + start * self.source_step,
+            self.source_step,
+            self.target_start + start * self.target_step,
+            self.target_step,
+            stop - start,
+        )
+
+
+Transfers = dict[tuple[int, int], list[Stretch]]
+
+
+def transfers(old: Layout, new: Layout, node_of: Sequence[int]) -> Transfers:
+    """Return which rows go from where to where, by (sender, receiver); a rank "sends" itself what it keeps. Local.
+
+    Where several ranks hold a row, its receiver takes it from itself, else from one of its node, else the receivers
+    are spread over them. Raises HybridMPIError if the old layout does not hold what the new one needs.
+    """
+    copies: dict[tuple[Rows, ...], list[int]] = {}
+    for rank, held in enumerate(old.held):
+        if old.count(rank):
+            copies.setdefault(held, []).append(rank)
+    common = cache(_common)
+    result: Transfers = {}
+    for receiver, wanted in enumerate(new.held):
+        found = 0
+        for held, ranks in copies.items():
+            if stretches := common(held, wanted):
+                near = [rank for rank in ranks if node_of[rank] == node_of[receiver]] or ranks
+                sender = receiver if receiver in ranks else near[receiver % len(near)]
+                result[sender, receiver] = stretches
+                found += sum(stretch.count for stretch in stretches)
+        if found != new.count(receiver):
+            raise HybridMPIError(
+                f"rows that move: rank {receiver} is to hold {new.count(receiver):,} rows, of which the ranks hold "
+                f"{found:,} now: both layouts must be of one table, with each row at one rank or on ranks that hold "
+                "the same"
+            )
+    return result
+
+
+def _common(held: tuple[Rows, ...], wanted: tuple[Rows, ...]) -> list[Stretch]:
+    """Return the rows that a sender holds and a receiver wants, by their places at both."""
+    from hybridmpi.checkpoint.layout import Progression, overlap
+
+    result = []
+    target_start = 0
+    for rows in wanted:
+        source_start = 0
+        for others in held:
+            if shared := overlap(Progression(*others), Progression(*rows)):
+                at = source_start + shared.start, shared.step, target_start + shared.other_start, shared.other_step
+                result.append(Stretch(*at, shared.count))
+            source_start += others[2]
+        target_start += rows[2]
+    return result
+
+
+def move(
+    world: World,
+    old: Layout,
+    new: Layout,
+    row_bytes: int,
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    traffic: Traffic,
+    round_bytes: int = ROUND_BYTES,
+) -> int:
+    """Fill `targets` from the `sources` of all ranks; return the bytes that all ranks sent. Collective over the world.
+
+    `sources` and `targets`: one array [rows held, *] for each slot (values, then optimiser state), in the same order on
+    all ranks; empty lists where a rank holds no rows. `row_bytes`: a row's bytes in all slots together. Nobody may read
+    or write the rows meanwhile. Returns when all ranks have theirs; what this rank sends is counted as "moved". A rank
+    needs memory for `round_bytes` twice.
+    """
+    plan = transfers(old, new, world.node_of)
+    if world.rank in (receiver for _, receiver in plan):
+        assert sum(array[0].nbytes for array in targets) == row_bytes, "a row's bytes are not those of its slots"
+    for stretch in plan.get((world.rank, world.rank), ()):
+        for source, target in zip(sources, targets, strict=True):
+            target[stretch.target] = source[stretch.source]
+    rows = {pair: sum(s.count for s in stretches) for pair, stretches in plan.items() if pair[0] != pair[1]}
+    if rows:
+        _Rounds(world, plan, rows, row_bytes, round_bytes).run(sources, targets, traffic)
+    # Whoever has its rows may find others that read them, straight from its memory.
+    _barrier(world)
+    return sum(rows.values()) * row_bytes
+
+
+class _Rounds:
+    """The rounds of a move: each sender has a slot of equal size in a receiver's memory and fills it once a round."""
+
+    def __init__(
+        self, world: World, plan: Transfers, rows: dict[tuple[int, int], int], row_bytes: int, round_bytes: int
+    ) -> None:
+        """`rows`: how many go from a sender to a receiver, for every pair of two different ranks."""
+        self.world, self.plan, self.row_bytes = world, plan, row_bytes
+        self.senders: dict[int, list[int]] = {}
+        for sender, receiver in sorted(rows):
+            self.senders.setdefault(receiver, []).append(sender)
+        # Rows of a slot, by receiver.
+        self.slot = {
+            receiver: max(1, min(max(rows[s, receiver] for s in senders), round_bytes // (len(senders) * row_bytes)))
+            for receiver, senders in self.senders.items()
+        }
+        self.count = max(-(-count // self.slot[receiver]) for (_, receiver), count in rows.items())
+        me = world.rank
+        # Each begins with another receiver.
+        self.receivers = sorted((r for s, r in rows if s == me), key=lambda rank: (rank - me) % world.size)
+
+    def run(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], traffic: Traffic) -> None:
+        """Send and take all rounds."""
+        world = self.world
+        mpi, me = world.mpi, world.rank
+        window = mpi.Win.Allocate(len(self.senders.get(me, ())) * self._slot_bytes(me), 1, comm=world.comm)
+        window.Lock_all(mpi.MODE_NOCHECK)
+        memory = window.tomemory()
+        incoming = np.frombuffer(memory, np.uint8) if len(memory) else np.empty(0, np.uint8)
+        message = np.empty(max(map(self._slot_bytes, self.receivers), default=0), np.uint8)
+        for number in range(self.count):
+            for receiver in self.receivers:
+                size = 0
+                for stretch in self._of_round(me, receiver, number):
+                    for source in sources:
+                        size += _copy(source[stretch.source], message[size:])
+                if size:
+                    start = self.senders[receiver].index(me) * self._slot_bytes(receiver)
+                    window.Put(message[:size], receiver, (start, size, mpi.BYTE))
+                    # The message's memory serves the next receiver.
+                    window.Flush(receiver)
+                    traffic.add("moved", size, world.same_node(receiver))
+            _barrier(world)
+            window.Sync()
+            for place, sender in enumerate(self.senders.get(me, ())):
+                at = place * self._slot_bytes(me)
+                for stretch in self._of_round(sender, me, number):
+                    for target in targets:
+                        rows = target[stretch.target]
+                        rows[...] = incoming[at : at + rows.nbytes].view(rows.dtype).reshape(rows.shape)
+                        at += rows.nbytes
+            if number + 1 < self.count:
+                _barrier(world)
+        del incoming, memory
+        window.Unlock_all()
+        window.Free()
+
+    def _slot_bytes(self, receiver: int) -> int:
+        return self.slot.get(receiver, 0) * self.row_bytes
+
+    def _of_round(self, sender: int, receiver: int, number: int) -> Iterator[Stretch]:
+        """Yield what goes from one rank to another in a round."""
+        low, high = number * self.slot[receiver], (number + 1) * self.slot[receiver]
+        at = 0
+        for stretch in self.plan[sender, receiver]:
+            start, stop = max(low - at, 0), min(high - at, stretch.count)
+            if start < stop:
+                yield stretch.part(start, stop)
+            at += stretch.count
+
+
+def _copy(rows: np.ndarray, message: np.ndarray) -> int:
+    """Write rows, wherever they lie, to the start of a message; return their bytes."""
+    message[: rows.nbytes].view(rows.dtype).reshape(rows.shape)[...] = rows
+    return rows.nbytes
+
+
+def _barrier(world: World) -> None:
+    """Wait for all ranks, the servers too, serving meanwhile."""
+    world.wait_all([world.comm.Ibarrier()])

@@ -1,0 +1,85 @@
+"""Mode "hybrid" in the running job: a table takes the way that is cheapest at its measured alpha, and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from hybridmpi.optim import Optimizer
+from hybridmpi.planning.alpha import Alpha
+from hybridmpi.planning.costs import Transport
+from hybridmpi.planning.decide import choose_ways, decide
+from hybridmpi.planning.known import known_machine
+from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.measured import measure_machine
+from hybridmpi.planning.modes import Way
+from hybridmpi.planning.workload import Sparse, Touched, Workload
+from hybridmpi.training.sparsity import Sparsity
+from hybridmpi.training.tables import TableExchange
+from hybridmpi.world import World
+
+# A rank that touches a smaller part of a table than this sends less to owners than the sum of the whole table takes,
+# whatever the links: two copies of alpha w each way against 2 (p - 1) / p w and more work. The machine is measured
+# only when some table has passed it.
+CERTAIN = 0.05
+
+
+class Adaptation:
+    """Looks `every` so many steps (0: never) whether a table should leave its way. Collective over compute.
+
+    `movable`: the names of the tables that may. The machine is measured when it is first needed, once for all runs.
+    """
+
+    measure: Callable[[World], Machine] = staticmethod(measure_machine)
+
+    def __init__(
+        self,
+        exchange: TableExchange,
+        sparsity: Sparsity,
+        movable: Collection[str],
+        optimizer: Optimizer,
+        transport: Transport,
+        every: int,
+    ) -> None:
+        self.exchange, self.sparsity, self.movable, self.every = exchange, sparsity, set(movable), every
+        self._optimizer, self._transport = optimizer, transport
+        self._machine: Machine | None = None
+
+    def look(self, step: int) -> list[str]:
+        """After every so many steps, move what should be moved, and return why, in words."""
+        if not self.every or step % self.every or not self.movable or len(self.exchange.world.clients) == 1:
+            return []
+        ranks = self.sparsity.of_ranks()
+        moved = any(self.exchange.ways[name] != "ps" for name in self.movable)
+        if not moved and not any(ranks[name] > CERTAIN for name in self.movable):
+            return []
+        alphas = self.sparsity.levels()
+        if self._machine is None:
+            self._machine = known_machine(self.exchange.world, self.measure)
+        workload = self._workload(alphas)
+        current = {parameter.name: self.exchange.ways[parameter.name] for parameter in workload.parameters}
+        chosen = choose_ways(workload, self._machine, self._transport, current)
+        leaving = [p for p in workload.tables if chosen[p.name] != current[p.name]]
+        said = []
+        for table in leaving:
+            reason = decide(table, workload, chosen, self._machine, self._transport).reason
+            said.append(f"table '{table.name}' leaves {current[table.name]}: {reason}")
+        moved = self.exchange.change_ways({table.name: chosen[table.name] for table in leaving})
+        return [*said[:-1], f"{said[-1]}; {moved:,} bytes of rows moved"] if said else []
+
+    def restore(self, ways: Mapping[str, Way]) -> None:
+        """Let the tables that may move go the ways they went in an earlier run. Collective over compute."""
+        self.exchange.change_ways({name: way for name, way in ways.items() if name in self.movable})
+
+    def _workload(self, alphas: Mapping[str, Alpha]) -> Workload:
+        """Return what a step does to the tables that may move, as measured. What else it does takes as long whatever
+        their ways are."""
+        exchange, machine, slots = self.exchange, self._machine, len(self._optimizer.slots)
+        tables, touched = [], {}
+        for table, spec in zip(exchange.tables, exchange.specs, strict=False):
+            if table.name not in self.movable:
+                continue
+            parts = len(spec.homes) if spec.homes else None
+            sparse = Sparse(table.name, table.rows, table.dim, table.dtype.name, slots, (), spec.partition, parts)
+            tables.append(sparse)
+            touched[table.name] = Touched.measured(sparse, alphas[table.name], machine)
+        return Workload((), tuple(tables), touched, compute_seconds=0.0)

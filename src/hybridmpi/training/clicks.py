@@ -1,0 +1,120 @@
+"""Jobs of kind "ctr": the prediction of clicks from many categorical features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+
+from hybridmpi import data
+from hybridmpi.autograd import logistic_loss
+from hybridmpi.data import open_bandit
+from hybridmpi.models.ctr import ClickModel
+from hybridmpi.models.ranking import area_under_curve
+from hybridmpi.optim import Adagrad
+from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
+from hybridmpi.training.run import Evaluation, Run
+from hybridmpi.training.values import Amount, Count, Counts, Range
+
+# Held-out examples that one call of the model evaluates.
+EVALUATION_BATCH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """[model]: the click model's sizes."""
+
+    kind: Literal["ctr"] = "ctr"
+    width: Count = 16
+    bottom: Counts = (64,)
+    top: Counts = (64,)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSection:
+    """[data]: the click log; `batch` is the number of examples over all ranks."""
+
+    source: str = "generated"
+    batch: Count = 2048
+    held_out: Annotated[int, Range(0)] = 20_000
+    seed: Annotated[int, Range(0)] = 1
+    divide: Count = 1000
+    exponent: Amount = 1.05
+    bag: Count = 2
+
+
+class ClickRun(Run):
+    """One run of a click job on one compute rank."""
+
+    defaults = Job(
+        ModelSection(),
+        DataSection(),
+        Adagrad(rate=0.05, initial=1e-5),
+        training=TrainingSection(steps=600),
+        checkpoint=CheckpointSection("runs/ctr"),
+    )
+    fixed = ("source", "batch", "held_out", "seed", "divide", "exponent", "bag")
+
+    def prepare(self) -> ClickModel:
+        """Read or prepare the click log, and return the model of its tables."""
+        section, model = self.job.data, self.job.model
+        if section.source == "generated":
+            self.clicks = data.GeneratedClicks(
+                section.divide, section.exponent, section.bag, section.held_out, section.seed
+            )
+            if self.root:
+                print(self.clicks, flush=True)
+        else:
+            self.clicks = self.read(section.source, self._read)
+        return ClickModel(self.clicks.tables, self.clicks.features, model.width, model.bottom, model.top)
+
+    def _read(self) -> data.OpenBandit:
+        section = self.job.data
+        folder = open_bandit.installed() if section.source == "open-bandit" else Path(section.source)
+        return open_bandit.read(folder, section.held_out, section.seed)
+
+    def batches(self, first: int) -> Iterator[data.ClickBatch | None]:
+        """Yield this rank's share of the global batches."""
+        return data.training_batches(self.clicks, self.job.data.batch, first, *self._place())
+
+    def evaluate(self) -> Evaluation | None:
+        """Return log loss and AUC of all held-out examples, beside the best constant and the labels' own model."""
+        if not self.clicks.held_out:
+            return None
+        batches = list(data.held_out_batches(self.clicks, EVALUATION_BATCH, *self._place()))
+        mine = [np.concatenate(part) if part else np.empty(0) for part in (
+            [self.model.evaluate(batch) for batch in batches],
+            [batch.labels for batch in batches],
+            [batch.logits for batch in batches if batch.logits is not None],
+        )]  # fmt: skip
+        logits, labels, true = (np.concatenate(parts) for parts in zip(*self.world.gather(mine), strict=True))
+        loss, curve, share = _loss(logits, labels), area_under_curve(logits, labels), float(labels.mean())
+        constant = _loss(np.full(len(labels), _logit(share)), labels)
+        text, values = f"base rate: {constant:.4f}", {"base_rate_log_loss": constant, "base_rate": share}
+        if len(true):
+            best, best_curve = _loss(true, labels), area_under_curve(true, labels)
+            text += f"; the model that drew the labels: {best:.4f}, {best_curve:.4f}"
+            values |= {"best_log_loss": best, "best_auc": None if math.isnan(best_curve) else best_curve}
+        return Evaluation(
+            f"held-out log loss {loss:.4f}, AUC {curve:.4f} on {len(labels):,} examples ({text})",
+            # Without a click, or with nothing else, there is no AUC; JSON has no NaN.
+            {"log_loss": loss, "auc": None if math.isnan(curve) else curve, **values, "examples": len(labels)},
+        )
+
+    def _place(self) -> tuple[int, int]:
+        return self.world.compute.Get_rank(), self.world.compute.Get_size()
+
+
+def _loss(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean logistic loss in double precision."""
+    return float(logistic_loss(logits.astype(np.float64), labels).mean())
+
+
+def _logit(share: float) -> float:
+    """Return the logit of a probability, within what double precision tells from 0 and 1."""
+    share = min(max(share, 1e-300), 1 - 1e-16)
+    return math.log(share / (1 - share))

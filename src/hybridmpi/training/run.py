@@ -1,0 +1,311 @@
+"""A job from end to end, whatever its kind: data, model, training, evaluation, checkpoints, what is told and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hybridmpi.checkpoint import Checkpoint
+from hybridmpi.errors import CheckpointError, UsageError
+from hybridmpi.nn import Module
+from hybridmpi.planning.modes import Mode
+from hybridmpi.training.dense import DenseOptions
+from hybridmpi.training.job import Job
+from hybridmpi.training.kinds import run_of
+from hybridmpi.training.metrics import Metrics
+from hybridmpi.training.partition_search import PartitionTuning
+from hybridmpi.training.progress import Progress
+from hybridmpi.training.signals import StopRequest
+from hybridmpi.training.tables import SparseOptions
+from hybridmpi.training.trainer import StepResult, Trainer
+from hybridmpi.world import World
+
+# Exit code of a run that a signal stopped after a checkpoint: the batch system is to start it again.
+STOPPED = 75
+
+
+def run_job(world: World, job: Job, resume: str | None, stop: StopRequest) -> int:
+    """Train as `job` says and return the exit code. Collective over compute.
+
+    `resume`: a checkpoint, or a directory of them, to continue from.
+    """
+    run = run_of(job.model.kind)(world, job)
+    run.begin(resume)
+    run.trainer.stop_requested = stop
+    try:
+        return run.train()
+    finally:
+        run.metrics.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What held-out data say of the model: `text` for the log, `values` for the metrics file."""
+
+    text: str
+    values: dict[str, Any]
+
+
+class Run:
+    """One run of a job on one compute rank. A kind of job is a subclass, which fills in what is its own.
+
+    defaults: the whole job of that kind where its file says nothing. unit: what its examples are called. fixed: the
+    keys of [data] that a resumed run must keep, since its data would be other ones.
+    """
+
+    defaults: ClassVar[Job]
+    unit: ClassVar[str] = "examples"
+    fixed: ClassVar[tuple[str, ...]] = ()
+
+    # -- what a kind fills in --------------------------------------------------------------------------------------
+
+    def prepare(self) -> Module:
+        """Read the data and return the model. Collective over compute."""
+        raise NotImplementedError
+
+    def batches(self, first: int) -> Iterator[Any]:
+        """Yield this rank's batches from step `first` (0: the first one) on; None in a step without any. Local."""
+        raise NotImplementedError
+
+    def evaluate(self) -> Evaluation | None:
+        """Return what the held-out data say; None without any. Collective over compute; all ranks get the same.
+
+        The model is in evaluation mode.
+        """
+        raise NotImplementedError
+
+    def words(self) -> list[str] | None:
+        """Return the words that the ids of a table stand for, to be kept in checkpoints; None without any. Local."""
+        return None
+
+    # -- what all kinds share --------------------------------------------------------------------------------------
+
+    def __init__(self, world: World, job: Job) -> None:
+        self.world, self.job = world, job
+        self.root = world.on_root()
+        self.model = self.prepare()
+
+    def open_trainer(self, mode: Mode | None = None, modes: Mapping[str, Mode] | None = None, **sparse: Any) -> Trainer:
+        """Return a trainer of the model as the job says. Collective over compute.
+
+        `mode`, `modes` (see Trainer) and `sparse`, fields of SparseOptions, take the place of what the job says.
+        """
+        job = self.job
+        return Trainer(
+            self.world,
+            self.model,
+            job.optimizer,
+            seed=job.training.seed,
+            mode=mode or job.sparse.mode,
+            modes=job.modes if modes is None else modes,
+            clip=job.training.clip,
+            nonfinite=job.training.nonfinite,
+            dense=dense_options(job),
+            sparse=dataclasses.replace(sparse_options(job), **sparse),
+        )
+
+    def begin(self, resume: str | None) -> None:
+        """Make ready to train, from the checkpoint `resume` where one is given. Collective over compute."""
+        job = self.job
+        self.trainer = self.open_trainer()
+        found = self._resume(resume) if resume is not None else {}
+        self.tuning = PartitionTuning(self.trainer, found.get("search")) if job.sparse.search else None
+        self.metrics = self._open_metrics(append=resume is not None)
+        self.progress = Progress(job.training.steps, job.training.progress, self.unit) if self.root else None
+        self.evaluated = -1
+        self.examples = 0
+
+    def read(self, name: str, function: Callable[[], Any]) -> Any:
+        """Let rank 0 read data from `name`, tell of it, and send them to the others. Collective over compute."""
+        if self.root:
+            print(f"reading {name} ...", flush=True)
+        started = time.perf_counter()
+        found = self.world.from_root(function)
+        if self.root:
+            print(f"{found} ({time.perf_counter() - started:.1f} s)", flush=True)
+        return found
+
+    def _open_metrics(self, append: bool) -> Metrics:
+        """Open the metrics file on rank 0; every rank hears of a failure."""
+        metrics = Metrics("", False, self.unit)
+
+        def open_file() -> None:
+            nonlocal metrics
+            metrics = Metrics(self.job.metrics_path, append, self.unit)
+
+        self.world.from_root(open_file)
+        return metrics
+
+    def _resume(self, path: str) -> dict[str, Any]:
+        """Go on from a checkpoint and return its meta."""
+
+        def read() -> tuple[dict[str, Any], list[str] | None]:
+            saved = Checkpoint.open(path)
+            return saved.meta, saved.words()
+
+        meta, words = self.world.from_root(read)
+        wrote, section = meta.get("job", {}), self.job.data
+        kind = wrote.get("model", {}).get("kind")
+        if kind != self.job.model.kind:
+            raise CheckpointError(
+                f"{path}: written by a job of kind {kind!r}, this one is of kind '{self.job.model.kind}': resume it "
+                "with the job file of the first run"
+            )
+        if words != self.words():
+            raise CheckpointError(
+                f"{path}: its vocabulary is not that of '{section.source}' as this job reads it: ids would mean "
+                "other words. Resume with the text, the vocabulary size and the held-out share of the first run"
+            )
+        before, now = wrote["data"], describe_job(self.job)["data"]
+        if moved := [key for key in self.fixed if before[key] != now[key]]:
+            said = [" and ".join(f"data.{key} = {keys[key]}" for key in moved) for keys in (before, now)]
+            raise UsageError(
+                f"{path}: trained with {said[0]}, this job has {said[1]}: the data would be cut differently; keep them"
+            )
+        self.trainer.load(path)
+        if self.root:
+            print(f"resumed from {path}: step {self.trainer.step:,}", flush=True)
+        return meta
+
+    def train(self) -> int:
+        """Train to the end, evaluate and save; return the exit code. Collective over compute."""
+        job, world, trainer = self.job, self.world, self.trainer
+        if self.root:
+            print(trainer.plan, flush=True)
+            self.metrics.write("run", **self._description())
+        first_step, started = trainer.step, time.perf_counter()
+        # Steps and batches count together: every rank takes part in every step, and skipped steps count too.
+        trainer.fit(self.batches(first_step), job.training.steps, self._after_step)
+        seconds = time.perf_counter() - started
+        if trainer.stopped:
+            directory = self._save()
+            self._say(f"stopped by a signal after step {trainer.step:,}; checkpoint {directory}; --resume continues it")
+            return STOPPED
+        if job.training.evaluate != 0 and self.evaluated != trainer.step:
+            self._evaluate()
+        directory = self._save()
+        done = trainer.step - first_step
+        self._say(f"trained {done:,} steps, {self.examples:,} {self.unit} in {seconds:.1f} s, evaluations and all")
+        if job.metrics_path:
+            self._say(f"metrics: {job.metrics_path}")
+        self._say(f"checkpoint: {directory}\nlook into it with:\n  {inspect_command(directory)}")
+        world.barrier()
+        return 0
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "job": describe_job(self.job),
+            "compute_ranks": len(self.world.clients),
+            "servers": len(self.world.servers),
+            "nodes": self.world.nodes,
+            "host": platform.node(),
+            "step": self.trainer.step,
+        }
+
+    def _after_step(self, result: StepResult) -> None:
+        self.examples += result.examples
+        if self.root:
+            self.metrics.step(result)
+            self.progress.step(result)
+        self._place_rows(result)
+        if self._evaluation_is_due(result.step):
+            self._evaluate()
+        every = self.job.checkpoint.every
+        if every and result.step % every == 0 and result.step < self.job.training.steps:
+            self._save()
+
+    def _place_rows(self, result: StepResult) -> None:
+        """Go on with the search for the parts of tables, or move parts that are used much. Collective over compute."""
+        said, every = list(result.notes), self.job.sparse.balance_every
+        if self.tuning is not None and not self.tuning.settled:
+            said.append(self.tuning.step(result))
+        elif every and result.step % every == 0:
+            said.append(self.trainer.balance())
+        for text in filter(None, said):
+            self._say(f"step {result.step:,}: {text}")
+
+    def _evaluation_is_due(self, step: int) -> bool:
+        evaluate, steps = self.job.training.evaluate, self.job.training.steps
+        if evaluate == "quarters":
+            return step in {math.ceil(steps * quarter / 4) for quarter in (1, 2, 3, 4)}
+        return evaluate > 0 and step % evaluate == 0
+
+    def _evaluate(self) -> None:
+        """Print and record what the held-out data say."""
+        started = time.perf_counter()
+        self.model.eval()
+        found = self.evaluate()
+        self.model.train()
+        if found is None:
+            return
+        self.evaluated = self.trainer.step
+        if self.root:
+            seconds = time.perf_counter() - started
+            self._say(f"step {self.trainer.step:,}: {found.text}  [{seconds:.1f} s]")
+            self.metrics.write("evaluation", step=self.trainer.step, **found.values, seconds=round(seconds, 3))
+            self.progress.resume_clock()
+
+    def _save(self) -> Path:
+        section, meta = self.job.checkpoint, {"job": describe_job(self.job)}
+        if self.tuning is not None:
+            meta["search"] = self.tuning.state()
+        directory = self.trainer.save(section.directory, section.keep, meta, self.words())
+        if self.root:
+            self.progress.resume_clock()
+        return directory
+
+    def _say(self, text: str) -> None:
+        if self.root:
+            self.progress.message(text)
+
+
+def sparse_options(job: Job) -> SparseOptions:
+    """Return how rows lie and travel in the job: its [sparse]. Local."""
+    section = job.sparse
+    return SparseOptions(
+        partition=section.partition,
+        parts=section.parts,
+        adapt_every=section.adapt_every,
+        wire=section.wire,
+    )
+
+
+def dense_options(job: Job) -> DenseOptions:
+    """Return how the job sums dense gradients: its [allreduce], and the supernodes of its [topology]. Local."""
+    section = job.allreduce
+    return DenseOptions(
+        wire=section.wire,
+        algorithm=section.algorithm,
+        bucket_bytes=int(section.bucket_mb * (1 << 20)),
+        first_bucket_bytes=int(section.first_bucket_mb * (1 << 20)),
+        overlap=section.overlap,
+        supernodes=job.topology.supernodes,
+        check=section.check,
+    )
+
+
+def describe_job(job: Job) -> dict[str, Any]:
+    """Return the job as JSON values, for metrics and checkpoints. Local."""
+    described = {**dataclasses.asdict(job), "optimizer": job.optimizer.describe()}
+    return json.loads(json.dumps(described))  # tuples are lists there
+
+
+def inspect_command(directory: Path) -> str:
+    """Return the command that shows a checkpoint, as this environment runs it. Local."""
+    program = Path(sys.executable).with_name("hybridmpi")
+    shown = str(program) if program.exists() else f"{sys.executable} -m hybridmpi"
+    try:
+        directory = directory.relative_to(Path.cwd())
+        shown = str(Path(shown).relative_to(Path.cwd()))
+    except ValueError:
+        pass
+    return f"{shown} inspect {shlex.quote(str(directory))}"

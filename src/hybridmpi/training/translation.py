@@ -1,0 +1,125 @@
+"""Jobs of kind "nmt": the translation of sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+
+from hybridmpi import data
+from hybridmpi.data.bleu import ORDERS as BLEU_ORDERS
+from hybridmpi.data.parallel import END
+from hybridmpi.models.nmt import TranslationModel
+from hybridmpi.optim import Adagrad
+from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
+from hybridmpi.training.run import Evaluation, Run
+from hybridmpi.training.values import Count, Range
+
+# Held-out sentences that one call of the model evaluates on all ranks together, and how many are translated.
+EVALUATION_SENTENCES = 256
+TRANSLATED_SENTENCES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """[model]: the translation model's sizes."""
+
+    kind: Literal["nmt"] = "nmt"
+    width: Count = 128
+    hidden: Count = 128
+    samples: Count = 512
+    dropout: Annotated[float, Range(0, 1)] = 0.0
+    softmax: Literal["sampled", "full"] = "sampled"
+
+
+@dataclass(frozen=True, slots=True)
+class DataSection:
+    """[data]: the parallel text; `vocabulary` of each side, `sentences` is the number over all ranks."""
+
+    source: str = "stdlib"
+    target: str = ""
+    vocabulary: Annotated[int, Range(3)] = 8_000
+    longest: Count = 30
+    most: Count = 100_000
+    held_out: Annotated[float, Range(0, 1)] = 0.05
+    sentences: Count = 64
+    cache: str = ""
+
+
+class TranslationRun(Run):
+    """One run of a translation job on one compute rank."""
+
+    defaults = Job(
+        ModelSection(),
+        DataSection(),
+        Adagrad(rate=0.05, initial=1e-4),
+        training=TrainingSection(steps=3000),
+        checkpoint=CheckpointSection("runs/nmt"),
+    )
+    unit = "words"
+    fixed = ("source", "target", "longest", "most", "held_out", "sentences")
+
+    def prepare(self) -> TranslationModel:
+        """Read the parallel text, and return the model of its vocabularies."""
+        section, model = self.job.data, self.job.model
+        self.text = self.read(section.source, self._read)
+        vocabularies = len(self.text.source_vocabulary), len(self.text.target_vocabulary)
+        samples = min(model.samples, vocabularies[1])
+        return TranslationModel(*vocabularies, model.width, model.hidden, samples, model.dropout, model.softmax)
+
+    def _read(self) -> data.ParallelText:
+        section = self.job.data
+        cache = Path(section.cache) if section.cache else None
+        return data.load_parallel(
+            section.source, section.target, section.vocabulary, section.longest, section.most, section.held_out, cache
+        )
+
+    def batches(self, first: int) -> Iterator[data.PairBatch | None]:
+        """Yield this rank's share of the batches of sentence pairs."""
+        batches = data.PairBatches(self.text.train, self.job.data.sentences, self.job.training.seed, *self._place())
+        batches.position = first
+        return (batch if batch.weight else None for batch in batches)
+
+    def evaluate(self) -> Evaluation | None:
+        """Return the held-out perplexity by the full softmax beside the unigram model's, and for a sample of greedy
+        translations BLEU and the share of exact ones. A word that is not in the vocabulary counts as `<unk>`."""
+        held_out, vocabulary = self.text.held_out, self.text.target_vocabulary
+        if not len(held_out):
+            return None
+        mine = np.zeros(4 + 2 + 2 * BLEU_ORDERS)  # loss, words, sentences, exact ones, and what BLEU is made of
+        for batch in data.held_out_pair_batches(held_out, EVALUATION_SENTENCES, *self._place()).one_pass():
+            mine[:2] += self.model.evaluate(batch)
+        end = int(vocabulary.encode([END])[0])
+        sample = held_out.sample(TRANSLATED_SENTENCES)
+        for batch in data.held_out_pair_batches(sample, EVALUATION_SENTENCES, *self._place()).one_pass():
+            found = self.model.translate(batch, end, self.job.data.longest)
+            wanted = [words[: n - 1] for words, n in zip(batch.target, batch.target_lengths, strict=True)]
+            mine[2] += len(wanted)
+            mine[3] += sum(map(np.array_equal, found, wanted))
+            mine[4:] += data.bleu_counts(found, wanted)
+        loss, words, translated, exact, *counts = sum(self.world.gather(mine))
+        perplexity, unigram = math.exp(min(loss / words, 700.0)), vocabulary.unigram_perplexity(held_out.target.words)
+        score, exact = data.bleu(counts), float(exact / translated)
+        return Evaluation(
+            f"held-out perplexity {perplexity:.2f} on {words:,.0f} words (unigram model: {unigram:.1f}), "
+            f"BLEU {100 * score:.1f} and {exact:.1%} exact on {translated:,.0f} sentences",
+            {
+                "perplexity": perplexity,
+                "unigram_perplexity": unigram,
+                "words": int(words),
+                "bleu": score,
+                "exact": exact,
+                "sentences": int(translated),
+            },
+        )
+
+    def words(self) -> list[str]:
+        """Return both vocabularies, the source's first."""
+        return [*self.text.source_vocabulary.words, *self.text.target_vocabulary.words]
+
+    def _place(self) -> tuple[int, int]:
+        return self.world.compute.Get_rank(), self.world.compute.Get_size()

@@ -1,0 +1,152 @@
+"""A job's step in every mode on the ranks that are there: predicted from what was measured, and then run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from hybridmpi.planning.beside import PHASES, Comparison, Measured
+from hybridmpi.planning.costs import Transport
+from hybridmpi.planning.decide import possible_ways
+from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.measured import measure_machine
+from hybridmpi.planning.modes import Mode
+from hybridmpi.planning.predict import Prediction
+from hybridmpi.planning.report import Outlook
+from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload
+from hybridmpi.sparse.partition import Partition
+from hybridmpi.training.job import Job
+from hybridmpi.training.kinds import run_of
+from hybridmpi.training.run import Run
+from hybridmpi.training.trainer import StepResult, Trainer
+from hybridmpi.world import World
+
+# Steps that come first: code is loaded, memory is touched, the ranks fall into step.
+WARM_UP = 3
+# Steps whose rows and computing are measured, for the prediction.
+PROFILED = 6
+
+
+def try_modes(world: World, job: Job, steps: int, limit: float) -> Comparison:
+    """Return predictions of every mode beside `steps` steps of each, the same on every rank. Collective over compute;
+    the servers come along.
+
+    The machine, the rows that steps touch and what computing takes are measured first. A mode that is predicted to
+    need more than `limit` seconds for its steps, or more memory than a rank has for copies of tables, is left out.
+    """
+    run = run_of(job.model.kind)(world, job)
+    machine = measure_machine(world)
+    workload = _profile(run, machine, WARM_UP + max(steps, PROFILED))
+    outlook = Outlook(workload, machine, Transport(dense_wire=job.allreduce.wire))
+    measured, left_out = {}, {}
+    for mode, prediction in outlook.modes.items():
+        if why := _why_not(prediction, workload, machine, (WARM_UP + steps) * prediction.seconds.step, limit):
+            left_out[mode] = why
+        else:
+            measured[mode] = _run(run, mode, prediction, steps)
+    return Comparison(outlook, measured, left_out, steps)
+
+
+def _why_not(prediction: Prediction, workload: Workload, machine: Machine, seconds: float, limit: float) -> str | None:
+    """Return why a mode is not to run; None if it is."""
+    if seconds > limit:
+        return f"it would take {seconds:,.0f} s, more than {limit:g} (--limit)"
+    for table in workload.tables:
+        if prediction.ways[table.name] not in possible_ways(table, machine):
+            return f"table '{table.name}' is not to be copied to every rank"
+    return None
+
+
+def _profile(run: Run, machine: Machine, steps: int) -> Workload:
+    """Return what a step does, from steps with the tables at their owners. Collective over compute."""
+    world, trainer = run.world, run.open_trainer("hybrid", adapt_every=0)
+    touched: list[list[np.ndarray]] = []
+    results = []
+    batches = run.batches(0)
+    for _ in range(steps):
+        results.append(trainer.train_step(next(batches, None)))
+        touched.append([rows.indices for rows in trainer.exchange.gradients])
+    results, touched = results[WARM_UP:], touched[WARM_UP:]
+    slots = len(run.job.optimizer.slots)
+    dense = tuple(Dense(name, p.shape, np.dtype(p.dtype).name, slots) for name, p in run.model.named_parameters())
+    tables, rows = [], {}
+    for number in range(len(trainer.tables)):
+        spec = trainer.exchange.specs[number]
+        tables.append(Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition))
+        everybody = world.gather([step[number] for step in touched])
+        rows[spec.name] = touched_rows(everybody, spec.map(len(world.owners)), _nodes(world))
+    computing = [_computing(result) for result in results]
+    seconds = float(np.mean(world.gather(median(computing)))) / machine.crowding(machine.ranks)
+    examples = results[-1].examples
+    _close(trainer)
+    return Workload(dense, tuple(tables), rows, seconds, units=examples, unit=run.unit)
+
+
+def touched_rows(
+    everybody: Sequence[Sequence[np.ndarray]], partition: Partition, nodes: Sequence[Sequence[int]]
+) -> Touched:
+    """Return means over steps of the rows that each rank touched: `everybody[r][s]`, the unique rows of rank r in step
+    s; `nodes`: the ranks of each node. Local."""
+    steps = range(len(everybody[0]))
+
+    def together(ranks: Sequence[int]) -> list[np.ndarray]:
+        return [np.unique(np.concatenate([everybody[rank][step] for rank in ranks])) for step in steps]
+
+    def at_owners(ids: np.ndarray) -> np.ndarray:
+        return np.array([len(local) for _, local in partition.split(ids)], np.float64)
+
+    def mean(counts: Sequence[int]) -> float:
+        return float(np.mean(counts))
+
+    united = together(range(len(everybody)))
+    held = np.sum([at_owners(ids) for rank in everybody for ids in rank], axis=0)
+    share = held / held.sum() if held.any() else np.full(partition.owners, 1 / partition.owners)
+    return Touched(
+        mean([len(ids) for rank in everybody for ids in rank]),
+        tuple(mean([len(ids) for ids in together(ranks)]) if ranks else 0.0 for ranks in nodes),
+        mean([len(ids) for ids in united]),
+        tuple(share.tolist()),
+        tuple(np.mean([at_owners(ids) for ids in united], axis=0).tolist()),
+    )
+
+
+def _nodes(world: World) -> list[list[int]]:
+    """Return the compute ranks of each node, as numbers among the compute ranks."""
+    return [[n for n, rank in enumerate(world.clients) if world.node_of[rank] == node] for node in range(world.nodes)]
+
+
+def _computing(result: StepResult) -> float:
+    return sum(result.seconds[phase] for phase in PHASES["compute"])
+
+
+def _run(run: Run, mode: Mode, prediction: Prediction, steps: int) -> Measured:
+    """Return what steps of a mode took, its parameters on the ways of the prediction. Collective over compute."""
+    world = run.world
+    ways = dict(prediction.ways) if mode == "hybrid" else {}
+    trainer = run.open_trainer(mode, ways, adapt_every=0)
+    batches = run.batches(0)
+    results = [trainer.train_step(next(batches, None)) for _ in range(WARM_UP + steps)][WARM_UP:]
+    _close(trainer)
+    mine = [
+        (
+            result.total_seconds,
+            [sum(result.seconds.get(name, 0.0) for name in names) for names in PHASES.values()],
+            list(result.bytes.values()),
+        )
+        for result in results
+    ]
+    everybody = world.gather(mine)
+    # Ranks are in step: what one of them takes longer in one step, it or another takes less in the next.
+    step = median(np.mean([[entry[0] for entry in rank] for rank in everybody], axis=0).tolist())
+    phases = np.median([[entry[1] for entry in rank] for rank in everybody], axis=1).mean(axis=0).tolist()
+    counted = np.mean([[entry[2] for entry in rank] for rank in everybody], axis=(0, 1)).tolist()
+    seconds = dict(zip(PHASES, phases, strict=True))
+    return Measured(step, seconds, dict(zip(results[0].bytes, counted, strict=True)))
+
+
+def _close(trainer: Trainer) -> None:
+    """Free a trainer when the owners are done with its last step. Collective over compute."""
+    trainer.service.client.wait_for_version()
+    trainer.close()

@@ -1,0 +1,99 @@
+"""`hybridmpi plan`: text of 100 columns, JSON, one parameter, replaced sparsity, wrong arguments."""
+
+import json
+
+import pytest
+
+from hybridmpi.cli import main as cli
+from hybridmpi.cli.plan import places
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plan")
+    words = " ".join(f"w{(i * i) % 61}" for i in range(3000))
+    (folder / "text.txt").write_text("\n".join(words[i : i + 80] for i in range(0, len(words), 80)))
+    settings = "[model]\nwidth = 16\nhidden = 24\nsamples = 20\n\n[data]\nstreams = 8\nsteps = 5\nvocabulary = 500\n"
+    path = folder / "job.toml"
+    path.write_text(f'{settings}source = "{folder / "text.txt"}"\ncache = "{folder}"\n')
+    return str(path)
+
+
+def plan(capsys, *arguments):
+    assert cli.main(["plan", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def plan_json(capsys, *arguments):
+    return json.loads(plan(capsys, *arguments, "--json"))
+
+
+def test_the_text_fits_a_terminal_and_names_everything(capsys, job):
+    text = plan(capsys, job, "--nodes", "8")
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.startswith("8 nodes, 16 compute ranks, 8 servers, links of 115.0 MB/s each way; 40 words a step")
+    for word in ("embedding", "output", "bias", "lstm.weight_x", "hybrid", "ps", "allreduce", "allgather", "words/s"):
+        assert word in text
+
+
+def test_json_says_the_same_and_hybrid_is_first(capsys, job):
+    found = plan_json(capsys, job, "--nodes", "2", "--ranks", "4")
+    assert (found["machine"]["compute"], found["machine"]["servers"]) == ([1, 1], [1, 1])
+    assert found["unit"] == "words" and found["units_per_step"] == 40
+    steps = {mode: entry["seconds"]["step"] for mode, entry in found["modes"].items()}
+    assert steps["hybrid"] == min(steps.values()) and set(steps) == {"hybrid", "ps", "allreduce", "allgather"}
+    tables = {p["name"]: p for p in found["parameters"] if p["kind"] == "sparse"}
+    assert set(tables) == {"embedding", "output", "bias"}
+    for table in tables.values():
+        assert 0 < table["alpha"]["rank"] <= table["alpha"]["node"] <= table["alpha"]["all"] <= 1
+        assert set(table["step_bytes"]) == set(table["added_seconds"]) == {"ps", "allreduce", "allgather"}
+        assert table["balance"]["access"] >= 1 and table["reason"]
+
+
+def test_links_and_alphas_can_be_given(capsys, job):
+    slow = plan_json(capsys, job, "--nodes", "2", "--link-gbps", "0.1")
+    fast = plan_json(capsys, job, "--nodes", "2", "--link-gbps", "10")
+    assert slow["modes"]["ps"]["seconds"]["step"] > fast["modes"]["ps"]["seconds"]["step"]
+    given = plan_json(capsys, job, "--nodes", "2", "--alpha", "embedding=0.9", "--alpha", "output=1")
+    tables = {p["name"]: p["alpha"]["rank"] for p in given["parameters"] if p["kind"] == "sparse"}
+    assert tables["embedding"] == pytest.approx(0.9, rel=1e-2) and tables["output"] == 1
+    halved = plan_json(capsys, job, "--nodes", "2", "--row-wire", "bfloat16")["modes"]["ps"]["bytes"]["counted"]
+    assert halved["pull_rows"] < plan_json(capsys, job, "--nodes", "2")["modes"]["ps"]["bytes"]["counted"]["pull_rows"]
+
+
+def test_one_parameter_is_explained(capsys, job):
+    text = plan(capsys, job, "--nodes", "2", "--explain", "output")
+    assert max(map(len, text.splitlines())) <= 100
+    for word in ("rows touched in a step", "(chosen)", "push_rows", "busiest server", "node out"):
+        assert word in text
+    dense = plan(capsys, job, "--nodes", "2", "--explain", "lstm.weight_x")
+    assert "allgather" not in dense and "dense: summed by all-reduce" in dense
+    assert plan_json(capsys, job, "--explain", "bias")["name"] == "bias"
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--nodes", "0"], "--nodes 0: expected at least 1"),
+        (["--nodes", "4", "--ranks", "3"], "--ranks 3: expected at least one for each of 4 nodes"),
+        (["--servers", "some"], "--servers some: expected 'per-node' or a number"),
+        (["--ranks", "2", "--servers", "2"], "--ranks 2: 2 servers were asked for"),
+        (["--link-gbps", "0"], "--link-gbps 0.0: expected a number above 0"),
+        (["--cores", "-1"], "cores = -1.0: expected a number above 0"),
+        (["--alpha", "embeding=0.1"], "no table 'embeding'; the model has bias, embedding, output"),
+        (["--alpha", "embedding=2"], "expected TABLE=X with X from 0 to 1, such as embedding=0.2"),
+        (["--alpha", "embedding"], "expected TABLE=X"),
+        (["--explain", "outptu"], "no parameter 'outptu': did you mean 'output'?"),
+        (["--set", "data.stream=3"], "unknown key; did you mean 'streams'?"),
+    ],
+)
+def test_wrong_arguments_are_named(capsys, job, arguments, text):
+    assert cli.main(["plan", job, *arguments]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_ranks_are_placed_as_the_world_places_them():
+    assert places(2, None, None, "per-node") == ((2, 2), (1, 1))
+    assert places(2, 5, "0", "per-node") == ((3, 2), (0, 0))
+    assert places(2, 5, "1", 0) == ((2, 2), (1, 0))
+    assert places(1, 1, None, "per-node") == ((1,), (0,))
