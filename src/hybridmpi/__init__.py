@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hybridmpi import autograd, checkpoint, data, models, nn, optim
+    from hybridmpi.sparse.cache import CacheOptions
     from hybridmpi.training.dense import DenseOptions
     from hybridmpi.training.tables import SparseOptions
     from hybridmpi.training.trace import Trace
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 # public name -> module; a name that is a module itself maps to None.
 _PUBLIC = {
+    "CacheOptions": "hybridmpi.sparse.cache",
     "DenseOptions": "hybridmpi.training.dense",
     "SparseOptions": "hybridmpi.training.tables",
     "Trace": "hybridmpi.training.trace",

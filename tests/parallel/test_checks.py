@@ -44,6 +44,11 @@ def test_aggregation(ranks):
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_cache(ranks):
+    run_checks("checks_cache", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_moving(ranks):
     run_checks("checks_moving", ranks)
 

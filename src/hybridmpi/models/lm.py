@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
-from hybridmpi.models.prediction import negative_log_likelihood, sampler_for, word_loss
+from hybridmpi.models.prediction import negative_log_likelihood, rows_of_loss, sampler_for, word_loss
 from hybridmpi.nn import LSTM, Dropout, Embedding, Module
 from hybridmpi.nn.lstm import State
 
@@ -65,6 +65,10 @@ class LanguageModel(Module):
         hidden, self._state = self._hidden(batch.inputs, state)
         targets = batch.targets.T.reshape(-1)  # time first, as hidden
         return word_loss(hidden, targets, self.output, self.bias, self.sampler)
+
+    def rows_wanted(self, batch: TextBatch) -> dict[str, np.ndarray]:
+        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local."""
+        return {"embedding": batch.inputs, **rows_of_loss(batch.targets.reshape(-1), self.sampler)}
 
     def evaluate(self, batch: TextBatch) -> tuple[float, int]:
         """Return the sum of negative log likelihoods, in double precision, and the number of words. Local; pulls rows.

@@ -9,7 +9,14 @@ import numpy as np
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
-from hybridmpi.models.prediction import likeliest, negative_log_likelihood, sampler_for, whole_table, word_loss
+from hybridmpi.models.prediction import (
+    likeliest,
+    negative_log_likelihood,
+    rows_of_loss,
+    sampler_for,
+    whole_table,
+    word_loss,
+)
 from hybridmpi.nn import LSTM, Dropout, Embedding, Linear, Module
 
 
@@ -68,6 +75,15 @@ class TranslationModel(Module):
         """
         hidden, targets = self._predictors(batch)
         return word_loss(hidden, targets, self.output, self.bias, self.sampler)
+
+    def rows_wanted(self, batch: SentencePairs) -> dict[str, np.ndarray]:
+        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local."""
+        source, target = (
+            words[_within(lengths, words.shape[1])]
+            for words, lengths in ((batch.source, batch.source_lengths), (batch.target, batch.target_lengths))
+        )
+        inputs = batch.target[:, :-1][_within(batch.target_lengths, batch.target.shape[1])[:, 1:]]
+        return {"source": source, "target": inputs, **rows_of_loss(target, self.sampler)}
 
     def evaluate(self, batch: SentencePairs) -> tuple[float, int]:
         """Return the sum of negative log likelihoods of the target words, in double precision, and their number. Local;

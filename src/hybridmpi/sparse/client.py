@@ -8,7 +8,7 @@ slot; *get*: one indexed Get per owner. Between nodes, message and get are timed
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from hybridmpi import kernels
 from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
-from hybridmpi.sparse.forms import Forms
+from hybridmpi.sparse.forms import Form, Forms
 from hybridmpi.sparse.node_sum import NodeSum
 from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.spec import TableSpec
@@ -73,6 +73,8 @@ class Client:
         self._forms = [forms.between(world.same_node(rank)) for rank in world.owners]
         self._norms = ClientNorms(exchange) if norms else None
         self.paths = [self._path_to(rank, path) for rank in world.owners]
+        # Takes in what was asked for ahead, when an owner's slots are needed for something else.
+        self.before_request: Callable[[], None] = lambda: None
 
     def _path_to(self, rank: int, path: Path) -> str:
         if self.world.same_node(rank) and path in ("auto", "shared"):
@@ -146,18 +148,22 @@ class Client:
             self._fetch(self.paths[owner], owner, table, local, rows)
             if not whole:
                 out[where] = rows
-        self._pulls += 1
-        if self._shared and self._pulls % PULLS_PER_LOOK == 0 and resident_shared_bytes() > self._most_mapped:
-            for rows in self._shared.values():
-                unmap_pages(rows)
-            # What is left is not the tables': unmapping at every look would only cost.
-            self._most_mapped = max(MOST_MAPPED_BYTES, 2 * resident_shared_bytes())
+        self._limit_mapped()
         if later:
             self._ask(table, [(owner, local, rows) for owner, local, _, rows in later])
             for _, _, where, rows in later:
                 if not isinstance(where, slice):
                     out[where] = rows
         return out
+
+    def _limit_mapped(self) -> None:
+        """Every few pulls, unmap rows of shared memory if much of it counts as this rank's."""
+        self._pulls += 1
+        if self._shared and self._pulls % PULLS_PER_LOOK == 0 and resident_shared_bytes() > self._most_mapped:
+            for rows in self._shared.values():
+                unmap_pages(rows)
+            # What is left is not the tables': unmapping at every look would only cost.
+            self._most_mapped = max(MOST_MAPPED_BYTES, 2 * resident_shared_bytes())
 
     def _fetch(self, way: str, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
         """Read rows `local` of one owner into `out` [n, dim]."""
@@ -186,22 +192,21 @@ class Client:
         row_bytes = max(spec.dim * self._forms[owner][table].dtype.itemsize for owner, _, _ in wanted)
         most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // row_bytes)
         everything, start = wanted, 0
+        self.before_request()
         while wanted:
             for owner, local, _ in wanted:
                 self._send_request(owner, table, local[start : start + most])
             for owner, _, out in wanted:
-                self.world.wait_until(lambda owner=owner: self._reply_sent[owner] == self._requests[owner])
-                self.exchange.see()
                 part, form = out[start : start + most], self._forms[owner][table]
-                reply = self.exchange.slot("reply", owner)[: part.size * form.dtype.itemsize]
+                reply = self.reply(owner)[: part.size * form.dtype.itemsize]
                 form.read(reply.view(form.dtype).reshape(part.shape), part)
             start += most
             wanted = [entry for entry in wanted if len(entry[1]) > start]
         for owner, _, out in everything:
-            self._require_carried(owner, table, out)
+            self.require_carried(owner, table, out)
 
-    def _require_carried(self, owner: int, table: int, rows: np.ndarray) -> None:
-        """Raise NonFiniteError for rows that came in 16 bits and are not finite."""
+    def require_carried(self, owner: int, table: int, rows: np.ndarray) -> None:
+        """Raise NonFiniteError for rows [n, dim] that came from an owner in 16 bits and are not finite. Local."""
         form = self._forms[owner][table]
         if form.largest is not None and (count := kernels.nonfinite_count(rows)):
             raise NonFiniteError(
@@ -211,18 +216,49 @@ class Client:
             )
 
     def _send_request(self, owner: int, table: int, local: np.ndarray) -> None:
-        target = self.world.owners[owner]
         size = REQUEST_HEADER_BYTES + local.nbytes
         words = self._request[:size].view(np.int64)
         words[0], words[1] = table, len(local)
         words[2:] = local
+        self.post(owner, size)
+        same_node = self.world.same_node(self.world.owners[owner])
+        self.traffic.add("pull_ids", local.nbytes, same_node)
+        self.traffic.add("control", REQUEST_HEADER_BYTES, same_node)
+
+    # -- for readers, which ask in their own words (see conditional.py) ---------------------------------------------
+
+    @property
+    def request(self) -> np.ndarray:
+        """Where a request is written before it is sent, as bytes."""
+        return self._request
+
+    def post(self, owner: int, size: int) -> None:
+        """Send the first `size` bytes of `request` to an owner, who has answered the last one. Local."""
+        target = self.world.owners[owner]
         self.exchange.put("request", self._index, target, self._request[:size])
         self.exchange.flush(target)
         self._requests[owner] += 1
         self.exchange.count("request_sent", self._index, target, int(self._requests[owner]))
-        same_node = self.world.same_node(target)
-        self.traffic.add("pull_ids", local.nbytes, same_node)
-        self.traffic.add("control", REQUEST_HEADER_BYTES, same_node)
+
+    def reply(self, owner: int) -> np.ndarray:
+        """Wait for an owner's answer and return the slot that it is in, as bytes. Local."""
+        self.world.wait_until(lambda: self._reply_sent[owner] == self._requests[owner])
+        self.exchange.see()
+        return self.exchange.slot("reply", owner)
+
+    def form(self, owner: int, table: int) -> Form:
+        """Return the form of a table's rows on their way from an owner. Local."""
+        return self._forms[owner][table]
+
+    def split(self, table: int, ids: np.ndarray) -> list[tuple[np.ndarray | slice, np.ndarray]]:
+        """Return, per owner, (where its rows stand in sorted unique `ids`, their local numbers there). Local."""
+        return self._maps[table].split(ids)
+
+    def read_near(self, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
+        """Read rows of an owner on this node into `out` [n, dim]. Local; after `wait_for_version`."""
+        self._fetch("shared", owner, table, local, out)
+        self.traffic.add("pull_rows", out.nbytes, True)
+        self._limit_mapped()
 
     # -- push ------------------------------------------------------------------------------------------------------
 

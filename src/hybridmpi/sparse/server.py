@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi.recording import Recording
+from hybridmpi.sparse.conditional import CONDITIONAL, answer
 from hybridmpi.sparse.exchange import Exchange
 from hybridmpi.sparse.forms import Forms
 from hybridmpi.sparse.norms import OwnerNorms
@@ -120,11 +121,11 @@ class Server:
         senders = dict(sorted(self._senders.items()))
         total = sum(sender.weight for sender in senders.values())
         averaged = {client: sender.averaged for client, sender in senders.items()}
-        rows = [shard.aggregate(averaged, total) for shard in self.shards]
+        rows = sum(shard.aggregate(averaged, total) for shard in self.shards)
         self._senders.clear()
         self._heard = 0
         if self.world.recording is not None:
-            self.world.recording.add("aggregate", started, time.perf_counter(), update=self.applied + 1, rows=sum(rows))
+            self.world.recording.add("aggregate", started, time.perf_counter(), update=self.applied + 1, rows=rows)
         if self._norms is None:
             self._update(1.0)
         else:
@@ -149,11 +150,14 @@ class Server:
         started = time.perf_counter()
         request = self.exchange.slot("request", client)
         table, rows = request[:REQUEST_HEADER_BYTES].view(np.int64).tolist()
-        shard = self.shards[table]
-        local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
-        form, dim = self._forms[client][table], shard.spec.dim
-        size = rows * dim * form.dtype.itemsize
-        form.gather(shard.values, local, self._reply[:size].view(form.dtype).reshape(rows, dim))
+        if table == CONDITIONAL:
+            size = answer(request, self._reply, self.shards, self._forms[client], self.applied)
+        else:
+            shard = self.shards[table]
+            local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
+            form, dim = self._forms[client][table], shard.spec.dim
+            size = rows * dim * form.dtype.itemsize
+            form.gather(shard.values, local, self._reply[:size].view(form.dtype).reshape(rows, dim))
         target = self.world.clients[client]
         self.exchange.put("reply", self.index, target, self._reply[:size])
         self.exchange.flush(target)
@@ -238,6 +242,7 @@ class Server:
         for shard in self.shards:
             for piece in shard.pieces:
                 _load(saved, shard, piece)
+            shard.replaced(applied)
         self.applied = applied
         self.publish()
 

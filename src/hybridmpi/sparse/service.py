@@ -42,9 +42,9 @@ class Service:
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
     are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
     owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
+    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
     `staleness`: 0, or how many steps a client may be ahead of the slowest one (see asynchronous.py).
-    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py). `aggregate`:
-    whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
+    `aggregate`: whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
     """
 
     def __init__(
@@ -65,7 +65,9 @@ class Service:
         norms = norms and bool(specs)  # without rows there is nothing that only owners know
         owners = len(world.owners)
         between_nodes = any(world.node_of[r] != world.node_of[world.clients[0]] for r in range(world.size))
-        replies = path == "message" or (path == "auto" and between_nodes)
+        # Rows are asked for by messages, and conditionally in no other way.
+        asked = path == "message" or (path == "get" and any(spec.clocks for spec in specs))
+        replies = asked or (path == "auto" and between_nodes)
         # Get reads rows as they lie: on a wire that rounds them, they go as messages.
         may_get = path == "auto" and between_nodes and wire == "float32"
         self._everywhere = path == "get" or may_get
@@ -117,6 +119,11 @@ class Service:
         check_wire(world, wire, path)
         if aggregate not in get_args(Aggregate):
             raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', 'always' or 'never'")
+        if staleness and aggregate == "always":
+            raise UsageError(
+                f"aggregate = 'always', and staleness = {staleness}: ranks that do not wait for each other cannot sum "
+                "their rows; use aggregate = 'auto' or 'never'"
+            )
         arguments = {
             "specs": specs,
             "path": path,
@@ -204,7 +211,8 @@ class Service:
             raise UsageError(
                 f"table '{old.name}': a replica of it is needed where it has no parts, before or then, and only there"
             )
-        # Until all are here, somebody may pull rows where they lie now.
+        # Until all are here, somebody may pull rows where they lie now; what is asked for ahead is still to come.
+        self.client.before_request()
         self.world.barrier()
         arguments = {"table": table, "spec": spec, "pushed": self.client.pushed}
         arguments["updates"] = self.client.pushed if updates is None else updates
@@ -229,6 +237,7 @@ class Service:
         del sources
         if server is not None:
             shard.count_touched(server.shards[table].take_touched())
+            shard.replaced(updates)
             server.shards[table] = shard
             server.applied = updates
             server.publish()
@@ -237,6 +246,8 @@ class Service:
             client.pushed = updates
         self.specs[table] = spec
         self.exchange.see()
+        # Before all owners have changed over, one that still waits for the others' rows would answer with old ones.
+        world.wait_all([world.comm.Ibarrier()])
         self.memories[table].close()
         self.memories[table] = memory
         return sent

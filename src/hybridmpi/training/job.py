@@ -30,6 +30,7 @@ class TrainingSection:
     clip: Amount = 1.0
     evaluate: Annotated[Literal["quarters"] | int, Range(0)] = "quarters"
     nonfinite: Literal["stop", "skip"] = "stop"
+    staleness: Annotated[Literal["unbounded"] | int, Range(0)] = 0
     progress: Amount = 5.0
 
 

@@ -123,6 +123,7 @@ class Run:
             modes=job.modes if modes is None else modes,
             clip=job.training.clip,
             nonfinite=job.training.nonfinite,
+            staleness=math.inf if job.training.staleness == "unbounded" else job.training.staleness,
             dense=dense_options(job),
             sparse=dataclasses.replace(sparse_options(job), **sparse),
         )
@@ -130,6 +131,11 @@ class Run:
     def begin(self, resume: str | None) -> None:
         """Make ready to train, from the checkpoint `resume` where one is given. Collective over compute."""
         job = self.job
+        if job.sparse.search and job.training.staleness:
+            raise UsageError(
+                "sparse.search = true times steps that all ranks take together: set training.staleness = 0, or give "
+                "sparse.parts and no search"
+            )
         self.trainer = self.open_trainer()
         found = self._resume(resume) if resume is not None else {}
         self.tuning = PartitionTuning(self.trainer, found.get("search")) if job.sparse.search else None

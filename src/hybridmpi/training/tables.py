@@ -10,13 +10,16 @@ import numpy as np
 from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import AllReduce
+from hybridmpi.errors import UsageError
 from hybridmpi.nn import Embedding
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.modes import Way
+from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.sparse.client import Path as PullPath
 from hybridmpi.sparse.gathering import RowGather
 from hybridmpi.sparse.node_sum import Aggregate
 from hybridmpi.sparse.partition import Kind
+from hybridmpi.sparse.reader import RowReader
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.sparse.rows import SparseRows
 from hybridmpi.sparse.service import Service
@@ -37,6 +40,9 @@ class SparseOptions:
     between nodes, "float32", "bfloat16" or "float16". `aggregate`: whether the compute ranks of a node sum their rows
     before they push them: "auto", where that saves traffic between nodes, "always" or "never". `pull_path` forces one
     way of pulling rows, for measurements.
+    `prefetch`: rows of the next batch are asked for while a step computes, where the model says which (`rows_wanted`);
+    every step reads the same bits as without. `cache`: each rank keeps rows from step to step. Both are about owners on
+    other nodes: rows of this node are read from its memory as they are.
     """
 
     partition: Kind = "cyclic"
@@ -45,6 +51,8 @@ class SparseOptions:
     wire: str = "float32"
     aggregate: Aggregate = "auto"
     pull_path: PullPath = "auto"
+    prefetch: bool = False
+    cache: CacheOptions | None = None
 
 
 Stores = list[Table | Replica]
@@ -79,12 +87,20 @@ class TableExchange:
     ) -> None:
         self.world, self.ways, self.options = world, dict(ways), options
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
+        if staleness and (options.prefetch or options.cache is not None):
+            raise UsageError(
+                f"staleness = {staleness} with prefetch or a cache: these go by the steps that all ranks take "
+                "together; use staleness = 0, or neither"
+            )
+        near = options.pull_path in ("auto", "shared") and world.nodes == 1  # all rows are in this node's memory
+        reads = (options.prefetch or options.cache is not None) and not near
         self.specs = [
             TableSpec(name, e.rows, e.dim, e.dtype, tuple(e.init), e.reduction, options.partition, optimizer, seed)
             for name, e in embeddings
         ] + [spec_of(parameter, optimizer, options.partition, seed) for parameter in served]
         for number, spec in enumerate(self.specs):
-            self.specs[number] = replace(spec, homes=self._homes(number, options.parts))
+            clocks = reads and number < len(embeddings)
+            self.specs[number] = replace(spec, homes=self._homes(number, options.parts), clocks=clocks)
         self.service = Service.open(
             world,
             self.specs,
@@ -97,10 +113,11 @@ class TableExchange:
         client = self.service.client
         # Whether the ranks of any node sum their rows before they push them.
         self.aggregates: bool = any(world.gather(client.node_sum is not None))
+        self.reader = RowReader(client, range(len(embeddings)), options.cache) if reads else None
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
             if self.ways[name] == "ps":
-                table = Table(client, number, self.specs[number])
+                table = Table(client, number, self.specs[number], self.reader)
             else:
                 table = Replica(number, self.specs[number])
                 table.shard.initialise()
@@ -165,7 +182,9 @@ class TableExchange:
         kept = Replica(number, spec) if isinstance(table, Table) else table
         moved = self.service.relayout(number, spec, kept.shard.arrays(), self.updates)
         self.specs[number] = spec
-        self.tables[number] = Table(self.service.client, number, spec) if way == "ps" else kept
+        if self.reader is not None:
+            self.reader.forget()
+        self.tables[number] = Table(self.service.client, number, spec, self.reader) if way == "ps" else kept
         self.tables[number].pull_seconds = table.pull_seconds
         self._embeddings[number][1].store = self.tables[number]
         return moved
@@ -263,7 +282,8 @@ class TableExchange:
 
     def pull_seconds(self) -> float:
         """Return how long pulls have taken so far. Local."""
-        return sum(table.pull_seconds for table in [*self.tables, *self.served.tables])
+        ahead = self.reader.seconds if self.reader is not None else 0.0
+        return sum(table.pull_seconds for table in [*self.tables, *self.served.tables]) + ahead
 
     def sent(self) -> int:
         """Return the bytes this rank has sent in sums of tables so far. Local."""
@@ -289,12 +309,16 @@ class TableExchange:
     def continue_from(self, updates: int) -> None:
         """Count on from `updates` steps that were applied before. Local."""
         self.updates = self.service.client.pushed = updates
+        if self.reader is not None:
+            self.reader.forget()
         self.refresh()
 
     def close(self) -> None:
         """Free the tables. Collective over compute; the servers are told."""
         for _, embedding in self._embeddings:
             embedding.store = None
+        if self.reader is not None:
+            self.reader.collect()
         self._sums.close()
         self._gather.close()
         self.service.close()
