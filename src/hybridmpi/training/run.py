@@ -19,6 +19,7 @@ from hybridmpi.checkpoint import Checkpoint
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.nn import Module
 from hybridmpi.planning.modes import Mode
+from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import Job
@@ -353,6 +354,10 @@ def sparse_options(job: Job) -> SparseOptions:
         adapt_every=section.adapt_every,
         wire=section.wire,
         aggregate=section.aggregate,
+        prefetch=section.prefetch,
+        cache=CacheOptions(section.cache_rows, section.cache_policy, section.cache_staleness)
+        if section.cache_rows
+        else None,
     )
 
 
