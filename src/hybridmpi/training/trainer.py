@@ -209,8 +209,7 @@ class Trainer:
                 if self.world.on_root():  # all see it alike
                     self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
         if not skip:
-            refused = self._exchange_and_update(report, verdict, phases)
-            if refused:
+            if refused := self._exchange_and_update(report, verdict, phases):
                 skip = True
                 if self.world.on_root():
                     self._found.append(refused)
