@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hybridmpi.sparse.cache import CacheOptions
     from hybridmpi.training.dense import DenseOptions
     from hybridmpi.training.tables import SparseOptions
+    from hybridmpi.training.trace import Trace
     from hybridmpi.training.trainer import Trainer
     from hybridmpi.world import World, run
 
@@ -22,6 +23,7 @@ _PUBLIC = {
     "CacheOptions": "hybridmpi.sparse.cache",
     "DenseOptions": "hybridmpi.training.dense",
     "SparseOptions": "hybridmpi.training.tables",
+    "Trace": "hybridmpi.training.trace",
     "Trainer": "hybridmpi.training.trainer",
     "World": "hybridmpi.world",
     "autograd": None,

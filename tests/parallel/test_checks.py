@@ -38,6 +38,11 @@ def test_sparse(ranks):
     run_checks("checks_sparse", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3, 5])
+def test_aggregation(ranks):
+    run_checks("checks_aggregation", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_cache(ranks):
     run_checks("checks_cache", ranks)
@@ -71,6 +76,11 @@ def test_async(ranks):
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_trace(ranks):
+    run_checks("checks_trace", ranks)
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])

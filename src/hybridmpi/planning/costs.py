@@ -15,13 +15,16 @@ import numpy as np
 from hybridmpi.errors import UsageError
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.modes import Way
+from hybridmpi.planning.traffic import aggregate
 from hybridmpi.planning.workload import Dense, Sparse, Touched
+from hybridmpi.sparse.node_sum import sharers_of
+from hybridmpi.sparse.norms import SCALAR_BYTES
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
 
 WAYS: tuple[Way, ...] = ("ps", "allreduce", "allgather")
 
 # In the order of a step.
-PHASES = ("pull", "local", "push", "server", "allreduce", "allgather", "update")
+PHASES = ("pull", "local", "push", "server", "allreduce", "allgather", "clip", "update")
 
 BYTES_ON_WIRE = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
 
@@ -29,11 +32,13 @@ BYTES_ON_WIRE = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
 @dataclass(frozen=True)
 class Transport:
     """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed. Between nodes:
-    `row_wire`, the form of rows to and from owners, and `dense_wire`, of what is summed."""
+    `row_wire`, the form of rows to and from owners, and `dense_wire`, of what is summed, by `algorithm`; "auto": the
+    one that is predicted to be fastest."""
 
     local: bool = False
     row_wire: str = "float32"
     dense_wire: str = "float32"
+    algorithm: str = "auto"
 
 
 @dataclass
@@ -42,8 +47,9 @@ class Load:
 
     Bytes: `out[n]`, `into[n]` on node n's link, `within[n]` in its shared memory; `owner_in[o]`, `owner_out[o]` of the
     first two that are owner o's; `counted`: a compute rank's by category (traffic.py), mean over the ranks. Seconds of
-    work, alone on a core: `rank_work`, of the busiest rank, and `owner_work[o]`. `turns`: messages that are waited for
-    one after another. `summed`: bytes of dense arrays that every rank has its part of.
+    work, alone on a core: `rank_work`, of the busiest rank, and `owner_work[o]`; of messages to other nodes, in which
+    the sender waits for the receiver's MPI: `rank_sends`, `owner_sends[o]`. `turns`: messages that are waited for one
+    after another. `summed`: bytes of dense arrays that every rank has its part of.
     """
 
     out: np.ndarray
@@ -52,7 +58,9 @@ class Load:
     owner_in: np.ndarray
     owner_out: np.ndarray
     owner_work: np.ndarray
+    owner_sends: np.ndarray
     rank_work: float = 0.0
+    rank_sends: float = 0.0
     turns: float = 0.0
     summed: float = 0.0
     counted: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -61,7 +69,7 @@ class Load:
     def none(cls, machine: Machine) -> Load:
         """Return no load. Local."""
         nodes, owners = (lambda: np.zeros(machine.nodes)), (lambda: np.zeros(machine.owners))
-        return cls(nodes(), nodes(), nodes(), owners(), owners(), owners())
+        return cls(nodes(), nodes(), nodes(), owners(), owners(), owners(), owners())
 
 
 Cost = dict[str, Load]
@@ -100,19 +108,34 @@ def add_parameter(
         _replica(cost, parameter, touched, way, machine)
 
 
-def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport) -> None:
+def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport, clip: bool = False) -> None:
     """Add what a step costs once, whatever there is of parameters: with `served` tables every rank writes to every
-    owner, if only that it has nothing, and waits for its answer. Local."""
+    owner, if only that it has nothing, and waits for its answer; with `clip` it first hears the owners' norms. Local.
+    """
     if not served:
         return
     senders = _senders(machine, transport)
     load = cost["push"]
-    _spread(load, machine, senders, np.full(machine.owners, float(HEADER_BYTES)), "control")
-    load.rank_work += _most_messages(machine)
-    # The message comes, the owner sees it; the new version comes, the rank sees it.
+    _spread(load, machine, senders * float(HEADER_BYTES), "control")
+    clients = np.array(machine.compute)
+    near_by = np.arange(machine.nodes)[:, None] == machine.owner_nodes
+    far, here = (np.where(where, senders, 0.0).sum(axis=1) / np.maximum(clients, 1) for where in (~near_by, near_by))
+    load.rank_sends += float(far.max()) * machine.message_seconds
+    load.rank_work += float(here.max()) * machine.near_message_seconds
+    # The message comes, the owner sees it; the new version comes, the rank sees it. To each rank the owner says that it
+    # has taken the message, and then the version: together what a message takes.
     load.turns += 1
     cost["server"].turns += 1
-    cost["server"].owner_work += machine.ranks * machine.near_message_seconds
+    near = clients[machine.owner_nodes]
+    cost["server"].owner_sends += (machine.ranks - near) * machine.message_seconds
+    cost["server"].owner_work += near * machine.near_message_seconds
+    if clip:
+        # An owner tells all ranks its norm at once; one rank tells all owners the factor.
+        load, apart = cost["clip"], float(machine.nodes > 1)
+        load.turns += 2
+        load.rank_sends += 2 * apart * machine.message_seconds
+        load.rank_work += (machine.owners + machine.ranks) * (1 - apart) * machine.near_message_seconds
+        load.counted["control"] += SCALAR_BYTES * machine.owners * (1 + 1 / machine.ranks)
 
 
 def as_table(parameter: Dense, machine: Machine) -> tuple[Sparse, Touched]:
@@ -150,11 +173,12 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
     load.rank_work += float(
         (
             near * table.row_bytes / machine.gather_rate
-            + far_owners * machine.message_seconds
             + far_rows * 2 * table.row_bytes / machine.memory_rate  # out of the slot, and to its place
         )[busy].max()
     )
-    load.owner_work += asked * machine.message_seconds + far_clients * rows * table.row_bytes / machine.gather_rate
+    load.rank_sends += float(far_owners[busy].max()) * machine.message_seconds
+    load.owner_sends += asked * machine.message_seconds
+    load.owner_work += far_clients * rows * table.row_bytes / machine.gather_rate
     load.turns += 2 * bool(asked.any())
     load.counted["pull_rows"] += float(clients @ (near * table.row_bytes + far_rows * wire)) / machine.ranks
     load.counted["pull_ids"] += float(clients @ far_rows) * ID_BYTES / machine.ranks
@@ -169,17 +193,20 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
         local = cost["local"]
         for node, ranks in enumerate(machine.compute):
             if ranks > 1:
-                local.within[node] += ranks * touched.rank * (table.row_bytes + ID_BYTES)
+                laid_out = ranks * aggregate(touched.rank / table.rows, table.bytes, table.rows)
+                local.within[node] += laid_out
+                local.counted["aggregate"] += laid_out / machine.ranks
         most = max(machine.compute)
         if most > 1:
             # The ranks of a node share the rows out: each sums a part of them.
             local.rank_work += _aggregate(touched.rank, table, machine)
             local.rank_work += touched.rank * table.row_bytes / machine.memory_rate
             local.turns += 1
-    each = np.divide(sent, senders, out=np.zeros(machine.nodes), where=senders > 0)  # rows of a message's sender
-    _spread(load, machine, senders * each, share * ID_BYTES, "push_ids")
-    _spread(load, machine, senders * each, share * table.row_bytes, "push_rows", wire / table.row_bytes)
-    _spread(load, machine, senders, np.where(share > 0, float(PIECE_BYTES), 0.0), "control")
+    clients = np.array(machine.compute, np.float64)
+    each = np.divide(sent, clients, out=np.zeros(machine.nodes), where=clients > 0)  # rows that a rank sends
+    _spread(load, machine, np.outer(sent, share * ID_BYTES), "push_ids")
+    _spread(load, machine, np.outer(sent, share * table.row_bytes), "push_rows", wire / table.row_bytes)
+    _spread(load, machine, senders * np.where(share > 0, float(PIECE_BYTES), 0.0), "control")
     load.rank_work += float(each.max()) * (table.row_bytes / machine.gather_rate + wire / machine.memory_rate)
 
 
@@ -199,32 +226,25 @@ def _pushed_rows(touched: Touched, machine: Machine, transport: Transport) -> np
 
 
 def _senders(machine: Machine, transport: Transport) -> np.ndarray:
-    """Return how many ranks of each node write to an owner, float64 [nodes]."""
-    clients = np.array(machine.compute, np.float64)
-    return np.minimum(clients, 1) if transport.local else clients
+    """Return how many ranks of each node write to each owner, float64 [nodes, owners]."""
+    senders = np.repeat(np.array(machine.compute, np.float64)[:, None], machine.owners, axis=1)
+    if transport.local:
+        for node, ranks in enumerate(machine.compute):
+            if ranks:
+                senders[node] = [sharers_of(owner, machine.owners, ranks) for owner in range(machine.owners)]
+    return senders
 
 
-def _spread(
-    load: Load, machine: Machine, senders: np.ndarray, size: np.ndarray, category: str, on_wire: float = 1.0
-) -> None:
-    """Add `senders[n]` times `size[o]` bytes from node n to owner o, for all n and o; `on_wire` times that between
-    nodes."""
+def _spread(load: Load, machine: Machine, size: np.ndarray, category: str, on_wire: float = 1.0) -> None:
+    """Add `size[n, o]` bytes from node n to owner o, for all n and o; `on_wire` times that between nodes."""
     home = machine.owner_nodes
-    by_node = np.bincount(home, weights=size, minlength=machine.nodes)
-    far = (senders.sum() - senders[home]) * size * on_wire
-    load.owner_in += far
-    load.into += np.bincount(home, weights=far, minlength=machine.nodes)
-    leaving = senders * (by_node.sum() - by_node) * on_wire
-    load.out += leaving
-    load.within += senders * by_node
-    load.counted[category] += float(leaving.sum() + senders @ by_node) / machine.ranks
-
-
-def _most_messages(machine: Machine) -> float:
-    """Return the seconds that one message to every owner takes the rank with most of them elsewhere."""
-    here = np.bincount(machine.owner_nodes, minlength=machine.nodes)
-    seconds = (machine.owners - here) * machine.message_seconds + here * machine.near_message_seconds
-    return float(seconds[np.array(machine.compute) > 0].max())
+    near = np.arange(machine.nodes)[:, None] == home
+    within, far = np.where(near, size, 0.0), np.where(near, 0.0, size) * on_wire
+    load.owner_in += far.sum(axis=0)
+    load.into += np.bincount(home, weights=far.sum(axis=0), minlength=machine.nodes)
+    load.out += far.sum(axis=1)
+    load.within += within.sum(axis=1)
+    load.counted[category] += float(within.sum() + far.sum()) / machine.ranks
 
 
 def _aggregate(rows: np.ndarray | float, table: Sparse, machine: Machine) -> np.ndarray | float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from hybridmpi.failures import describe
 from hybridmpi.sparse.asynchronous import AsyncClient, AsyncServer
 from hybridmpi.sparse.board import Board
 from hybridmpi.sparse.client import Client, Path
+from hybridmpi.sparse.clocks import show_clock
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
 from hybridmpi.sparse.forms import Forms, check_wire
 from hybridmpi.sparse.moving import Layout, move
+from hybridmpi.sparse.node_sum import Aggregate, NodeSum, open_node_sum
 from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
@@ -42,6 +44,7 @@ class Service:
     owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
     `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
     `staleness`: 0, or how many steps a client may be ahead of the slowest one (see asynchronous.py).
+    `aggregate`: whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Service:
         norms: bool = False,
         wire: str = "float32",
         staleness: float = 0,
+        aggregate: Aggregate = "auto",
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
@@ -75,6 +79,7 @@ class Service:
         self.board = Board(world) if staleness else None
         self.server: Server | None = None
         self.client: Client | None = None
+        self._node_sum: NodeSum | None = None
         if world.rank in world.owners:
             shards = [self._shard(spec, memory) for spec, memory in zip(specs, self.memories, strict=True)]
             for shard in shards:
@@ -83,9 +88,11 @@ class Service:
             self.server = Server(*server) if self.board is None else AsyncServer(*server, board=self.board)
         if not world.is_server:
             client = (world, self.exchange, self.memories, specs, path, forms, norms)
-            self.client = (
-                Client(*client) if self.board is None else AsyncClient(*client, board=self.board, staleness=staleness)
-            )
+            if self.board is None:
+                self._node_sum = open_node_sum(world, specs, aggregate)
+                self.client = Client(*client, self._node_sum)
+            else:
+                self.client = AsyncClient(*client, board=self.board, staleness=staleness)
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
@@ -105,10 +112,18 @@ class Service:
         norms: bool = False,
         wire: str = "float32",
         staleness: float = 0,
+        aggregate: Aggregate = "auto",
     ) -> Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
         check_names(specs)
         check_wire(world, wire, path)
+        if aggregate not in get_args(Aggregate):
+            raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', 'always' or 'never'")
+        if staleness and aggregate == "always":
+            raise UsageError(
+                f"aggregate = 'always', and staleness = {staleness}: ranks that do not wait for each other cannot sum "
+                "their rows; use aggregate = 'auto' or 'never'"
+            )
         arguments = {
             "specs": specs,
             "path": path,
@@ -116,6 +131,7 @@ class Service:
             "norms": norms,
             "wire": wire,
             "staleness": staleness,
+            "aggregate": aggregate,
         }
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
@@ -141,13 +157,15 @@ class Service:
                 mine = (False, describe(error))
             answers = world.gather(mine)
         else:
-            answers = world.broadcast(self._ask_servers(command, arguments) if world.on_root() else None)
+            answers = world.broadcast(self.ask_servers(command, **arguments) if world.on_root() else None)
         for owner, (done, value) in enumerate(answers):
             if not done:
                 raise HybridMPIError(f"rank {world.owners[owner]} (owner {owner}) could not {command}: {value}")
         return [value for _, value in answers]
 
-    def _ask_servers(self, command: str, arguments: dict[str, Any]) -> list[tuple[bool, Any]]:
+    def ask_servers(self, command: str, **arguments: Any) -> list[tuple[bool, Any]]:
+        """Let the dedicated servers carry out a command, after all pushed steps are applied; return (whether it could,
+        its answer or what failed) of each. Local, on compute rank 0; serves while it waits."""
         world = self.world
         for rank in world.servers:
             world.comm.send((command, self.number, {"pushed": self.client.pushed, **arguments}), rank, TAG_COMMAND)
@@ -218,6 +236,7 @@ class Service:
         sent = move(world, Layout.of(world, old), Layout.of(world, new), spec.held_bytes, sources, targets, traffic)
         del sources
         if server is not None:
+            shard.count_touched(server.shards[table].take_touched())
             shard.replaced(updates)
             server.shards[table] = shard
             server.applied = updates
@@ -242,6 +261,9 @@ class Service:
     def _free(self) -> None:
         self.world.remove_progress(self.progress)
         self.server = self.client = None
+        if self._node_sum is not None:
+            self._node_sum.close()
+            self._node_sum = None
         for memory in [*self.memories, *([self.board] if self.board is not None else [])]:
             memory.close()
         self.exchange.close()
@@ -283,6 +305,8 @@ def serve(world: World) -> None:
         if command == "open":
             service = Service(world, **arguments)
             services[service.number] = service
+        elif command == "clock":
+            show_clock(world, root)
         elif command == "relayout":
             services[number]._relayout(**arguments)
         elif command == "close":

@@ -32,4 +32,7 @@ class Table:
         source = self.reader if self.reader is not None and self.reader.active else self.client
         rows = source.pull(self.number, ids)
         self.pull_seconds += time.perf_counter() - started
+        if (recording := self.client.world.recording) is not None:
+            about = {"step": recording.step, "table": self.name, "rows": len(ids), "bytes": rows.nbytes}
+            recording.add("pull", started, time.perf_counter(), **about)
         return rows

@@ -30,6 +30,7 @@ class TrainingSection:
     clip: Amount = 1.0
     evaluate: Annotated[Literal["quarters"] | int, Range(0)] = "quarters"
     nonfinite: Literal["stop", "skip"] = "stop"
+    staleness: Annotated[Literal["unbounded"] | int, Range(0)] = 0
     progress: Amount = 5.0
 
 
@@ -52,6 +53,10 @@ class SparseSection:
     balance_every: Annotated[int, Range(0)] = 0
     aggregate: Literal["auto", "always", "never"] = "auto"
     wire: Literal["float32", "bfloat16", "float16"] = "float32"
+    prefetch: bool = False
+    cache_rows: Annotated[int, Range(0)] = 0
+    cache_policy: Literal["lru", "lfu"] = "lru"
+    cache_staleness: Annotated[int, Range(0)] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import platform
@@ -18,6 +19,8 @@ from hybridmpi.checkpoint import Checkpoint
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.nn import Module
 from hybridmpi.planning.modes import Mode
+from hybridmpi.sparse.cache import CacheOptions
+from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import run_of
@@ -25,7 +28,9 @@ from hybridmpi.training.metrics import Metrics
 from hybridmpi.training.partition_search import PartitionTuning
 from hybridmpi.training.progress import Progress
 from hybridmpi.training.signals import StopRequest
+from hybridmpi.training.sparsity import as_json, as_table
 from hybridmpi.training.tables import SparseOptions
+from hybridmpi.training.trace import Trace
 from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
 
@@ -33,13 +38,23 @@ from hybridmpi.world import World
 STOPPED = 75
 
 
-def run_job(world: World, job: Job, resume: str | None, stop: StopRequest) -> int:
+def run_job(
+    world: World,
+    job: Job,
+    resume: str | None,
+    stop: StopRequest,
+    trace: str | None = None,
+    trace_steps: tuple[int, int] | None = None,
+) -> int:
     """Train as `job` says and return the exit code. Collective over compute.
 
-    `resume`: a checkpoint, or a directory of them, to continue from.
+    `resume`: a checkpoint, or a directory of them, to continue from. `trace`: the file for a timeline of some steps,
+    `trace_steps` the first and the last of them; None: see Trace.
     """
     run = run_of(job.model.kind)(world, job)
     run.begin(resume)
+    if trace:
+        run.record(trace, trace_steps)
     run.trainer.stop_requested = stop
     try:
         return run.train()
@@ -109,6 +124,7 @@ class Run:
             modes=job.modes if modes is None else modes,
             clip=job.training.clip,
             nonfinite=job.training.nonfinite,
+            staleness=math.inf if job.training.staleness == "unbounded" else job.training.staleness,
             dense=dense_options(job),
             sparse=dataclasses.replace(sparse_options(job), **sparse),
         )
@@ -116,13 +132,28 @@ class Run:
     def begin(self, resume: str | None) -> None:
         """Make ready to train, from the checkpoint `resume` where one is given. Collective over compute."""
         job = self.job
+        if job.sparse.search and job.training.staleness:
+            raise UsageError(
+                "sparse.search = true times steps that all ranks take together: set training.staleness = 0, or give "
+                "sparse.parts and no search"
+            )
         self.trainer = self.open_trainer()
         found = self._resume(resume) if resume is not None else {}
         self.tuning = PartitionTuning(self.trainer, found.get("search")) if job.sparse.search else None
         self.metrics = self._open_metrics(append=resume is not None)
         self.progress = Progress(job.training.steps, job.training.progress, self.unit) if self.root else None
+        self.trace: Trace | None = None
         self.evaluated = -1
         self.examples = 0
+
+    def record(self, path: str, steps: tuple[int, int] | None) -> None:
+        """Let a timeline of some steps be written to `path`. Collective over compute."""
+        if steps is not None and steps[0] > self.job.training.steps:
+            raise UsageError(
+                f"--trace-steps {steps[0]}:{steps[1]}: the job ends with step {self.job.training.steps} "
+                "(training.steps): record earlier ones"
+            )
+        self.trace = Trace(self.trainer, path, *(steps or ()))
 
     def read(self, name: str, function: Callable[[], Any]) -> Any:
         """Let rank 0 read data from `name`, tell of it, and send them to the others. Collective over compute."""
@@ -184,22 +215,45 @@ class Run:
             self.metrics.write("run", **self._description())
         first_step, started = trainer.step, time.perf_counter()
         # Steps and batches count together: every rank takes part in every step, and skipped steps count too.
-        trainer.fit(self.batches(first_step), job.training.steps, self._after_step)
+        batches = self.batches(first_step)
+        while trainer.step < job.training.steps:
+            boundary = next(step for step in itertools.count(trainer.step + 1) if self._is_boundary(step))
+            trainer.fit(batches, boundary, self._after_step)
+            if trainer.stopped or trainer.step < boundary:
+                break
+            self._at_boundary(boundary)
         seconds = time.perf_counter() - started
+        if self.trace is not None:
+            self.trace.finish()
+            self._say(self.trace.said)
         if trainer.stopped:
+            self._end(seconds)
             directory = self._save()
             self._say(f"stopped by a signal after step {trainer.step:,}; checkpoint {directory}; --resume continues it")
             return STOPPED
         if job.training.evaluate != 0 and self.evaluated != trainer.step:
             self._evaluate()
+        self._end(seconds)
         directory = self._save()
         done = trainer.step - first_step
-        self._say(f"trained {done:,} steps, {self.examples:,} {self.unit} in {seconds:.1f} s, evaluations and all")
+        examples = self.examples if trainer.synchronous else sum(world.gather(self.examples))
+        self._say(f"trained {done:,} steps, {examples:,} {self.unit} in {seconds:.1f} s, evaluations and all")
+        if counts := self._record_staleness():
+            self._say(describe_staleness(counts))
         if job.metrics_path:
             self._say(f"metrics: {job.metrics_path}")
         self._say(f"checkpoint: {directory}\nlook into it with:\n  {inspect_command(directory)}")
         world.barrier()
         return 0
+
+    def _end(self, seconds: float) -> None:
+        """Record and say what the run was like."""
+        alphas = self.trainer.sparsity.so_far()
+        if self.root:
+            about = {"step": self.trainer.step, "seconds": round(seconds, 3)}
+            self.metrics.write("end", **about, sparsity=as_json(alphas))
+            if alphas:
+                self._say(as_table(alphas, self.trainer.exchange))
 
     def _description(self) -> dict[str, Any]:
         return {
@@ -216,22 +270,43 @@ class Run:
         if self.root:
             self.metrics.step(result)
             self.progress.step(result)
-        self._place_rows(result)
-        if self._evaluation_is_due(result.step):
-            self._evaluate()
-        every = self.job.checkpoint.every
-        if every and result.step % every == 0 and result.step < self.job.training.steps:
-            self._save()
-
-    def _place_rows(self, result: StepResult) -> None:
-        """Go on with the search for the parts of tables, or move parts that are used much. Collective over compute."""
-        said, every = list(result.notes), self.job.sparse.balance_every
-        if self.tuning is not None and not self.tuning.settled:
+        if self.trace is not None:
+            self.trace.step(result)
+        said = list(result.notes)
+        if self.searching:
             said.append(self.tuning.step(result))
-        elif every and result.step % every == 0:
-            said.append(self.trainer.balance())
         for text in filter(None, said):
             self._say(f"step {result.step:,}: {text}")
+
+    @property
+    def searching(self) -> bool:
+        """Whether the number of parts of some table is still searched for."""
+        return self.tuning is not None and not self.tuning.settled
+
+    def _is_boundary(self, step: int) -> bool:
+        """Return whether all ranks meet after `step`, those that train asynchronously too."""
+        due = step == self.job.training.steps or self._evaluation_is_due(step)
+        return due or self._is_due(step, self.job.checkpoint.every) or self._is_due(step, self.job.sparse.balance_every)
+
+    def _at_boundary(self, step: int) -> None:
+        """Move parts that are used much, evaluate, save: what is due after `step`. Collective over compute."""
+        if self._is_due(step, self.job.sparse.balance_every) and not self.searching:
+            self._say(f"step {step:,}: {self.trainer.balance()}")
+        if self._evaluation_is_due(step):
+            self._evaluate()
+            self._record_staleness()
+        if self._is_due(step, self.job.checkpoint.every) and step < self.job.training.steps:
+            self._save()
+
+    def _is_due(self, step: int, every: int) -> bool:
+        return every > 0 and step % every == 0
+
+    def _record_staleness(self) -> dict[int, int]:
+        """Return how stale gradients were so far (see Trainer.staleness), and write it to the metrics file."""
+        counts = self.trainer.staleness()
+        if counts:
+            self.metrics.write("staleness", step=self.trainer.step, pushes={str(n): c for n, c in counts.items()})
+        return counts
 
     def _evaluation_is_due(self, step: int) -> bool:
         evaluate, steps = self.job.training.evaluate, self.job.training.steps
@@ -248,10 +323,12 @@ class Run:
         if found is None:
             return
         self.evaluated = self.trainer.step
+        alphas = self.trainer.sparsity.lately()
         if self.root:
             seconds = time.perf_counter() - started
             self._say(f"step {self.trainer.step:,}: {found.text}  [{seconds:.1f} s]")
-            self.metrics.write("evaluation", step=self.trainer.step, **found.values, seconds=round(seconds, 3))
+            about = {**found.values, "seconds": round(seconds, 3), "sparsity": as_json(alphas)}
+            self.metrics.write("evaluation", step=self.trainer.step, **about)
             self.progress.resume_clock()
 
     def _save(self) -> Path:
@@ -276,6 +353,11 @@ def sparse_options(job: Job) -> SparseOptions:
         parts=section.parts,
         adapt_every=section.adapt_every,
         wire=section.wire,
+        aggregate=section.aggregate,
+        prefetch=section.prefetch,
+        cache=CacheOptions(section.cache_rows, section.cache_policy, section.cache_staleness)
+        if section.cache_rows
+        else None,
     )
 
 

@@ -17,6 +17,7 @@ from hybridmpi.planning.modes import Way
 from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.sparse.client import Path as PullPath
 from hybridmpi.sparse.gathering import RowGather
+from hybridmpi.sparse.node_sum import Aggregate
 from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.reader import RowReader
 from hybridmpi.sparse.replica import Replica
@@ -36,16 +37,18 @@ class SparseOptions:
     `partition`: how a table's rows are dealt to parts, "cyclic" or "block". `parts`: into how many; 0: one for each
     owner. Where they are fewer than the owners, tables begin at owners in turn. `adapt_every`: steps between two looks
     whether tables of mode "hybrid" should leave their owners, or return; 0: none. `wire`: the form of float32 rows
-    between nodes, "float32", "bfloat16" or "float16". `pull_path` forces one way of pulling rows, for measurements.
-    `prefetch`: rows of the next batch are asked for while a step computes, where the model says which (`rows_wanted`);
-    every step reads the same bits as without. `cache`: each rank keeps rows from step to step. Both are about owners on
-    other nodes: rows of this node are read from its memory as they are.
+    between nodes, "float32", "bfloat16" or "float16". `aggregate`: whether the compute ranks of a node sum their rows
+    before they push them: "auto", where that saves traffic between nodes, "always" or "never". `pull_path` forces one
+    way of pulling rows, for measurements. `prefetch`: rows of the next batch are asked for while a step computes, where
+    the model says which (`rows_wanted`); every step reads the same bits as without. `cache`: each rank keeps rows from
+    step to step. Both are about owners on other nodes: rows of this node are read from its memory as they are.
     """
 
     partition: Kind = "cyclic"
     parts: int = 0
     adapt_every: int = 50
     wire: str = "float32"
+    aggregate: Aggregate = "auto"
     pull_path: PullPath = "auto"
     prefetch: bool = False
     cache: CacheOptions | None = None
@@ -98,10 +101,18 @@ class TableExchange:
             clocks = reads and number < len(embeddings)
             self.specs[number] = replace(spec, homes=self._homes(number, options.parts), clocks=clocks)
         self.service = Service.open(
-            world, self.specs, options.pull_path, norms=norms, wire=options.wire, staleness=staleness
+            world,
+            self.specs,
+            options.pull_path,
+            norms=norms,
+            wire=options.wire,
+            staleness=staleness,
+            aggregate=options.aggregate,
         )
         client = self.service.client
         self.reader = RowReader(client, range(len(embeddings)), options.cache) if reads else None
+        # Whether the ranks of any node sum their rows before they push them.
+        self.aggregates: bool = any(world.gather(client.node_sum is not None))
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
             if self.ways[name] == "ps":

@@ -21,7 +21,7 @@ from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
-from hybridmpi.training.ahead import Batches, RowsAhead
+from hybridmpi.training.ahead import RowsAhead
 from hybridmpi.training.asynchronous import Asynchronous, check_staleness
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
@@ -103,12 +103,11 @@ class Trainer:
             self.sparsity,
             movable,
             optimizer,
-            Transport(row_wire=sparse.wire, dense_wire=dense.wire),
+            Transport(self.exchange.aggregates, sparse.wire, dense.wire),
             sparse.adapt_every,
         )
         self._asynchronous = Asynchronous(self, self._dense) if staleness else None
         self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
-        self._batches: Batches | None = None
         self._closed = False
         world.on_close(self.close)
 
@@ -142,17 +141,15 @@ class Trainer:
         rank; return the last step's result. Collective over compute.
 
         A rank whose batches end before the others' takes part with weight 0. `on_step` is called after every step, on
-        every rank; what it does collectively, all ranks do.
-
-        With prefetch a batch is read before the step ahead of it. Where training ends between the two, by a failure or
-        a request to stop, the next call with the same iterator begins with the batch that was read.
+        every rank; what it does collectively, all ranks do. With prefetch a batch is read one step ahead: if training
+        stops between the two, the next call with the same iterator begins with it.
 
         With staleness a rank does `steps` of its own, or fewer if it runs out of batches or gets None, while the others
         go on; the end of `fit` is a boundary, see `settle`. `on_step` must do nothing collective then.
         """
         if self._asynchronous is not None:
             return self._asynchronous.fit(batches, steps, on_step)
-        self._batches = source = Batches.of(batches, self._batches)
+        source = self._rows.batches(batches)
         result = None
         while self.step < steps:
             batch = source.take()
@@ -183,8 +180,8 @@ class Trainer:
         if self._asynchronous is not None:
             return self._asynchronous.step(batch)
         started = time.perf_counter()
-        phases = Phases()
-        before, rows = self.traffic(), self._rows.counts()
+        phases = Phases(self.world.recording, self.step + 1, self.traffic)
+        before = self.traffic()
         waited = self.service.client.wait_seconds
         report, failure = self._compute(batch, following, phases)
         verdict = agree(self.world, report, len(self.tables))
@@ -226,6 +223,7 @@ class Trainer:
         self.step += 1
         self.sparsity.add(verdict.rows)
         notes = self.adaptation.look(self.step)
+        phases.end()
         return StepResult(
             self.step,
             verdict.loss,
@@ -236,7 +234,7 @@ class Trainer:
             phases.seconds,
             {category: after[category] - before[category] for category in after},
             tuple(notes),
-            {what: count - rows[what] for what, count in self._rows.counts().items()},
+            self._rows.take_counts(),
         )
 
     def _compute(self, batch: Any, following: Any, phases: Phases) -> tuple[Report, BaseException | None]:
@@ -304,6 +302,11 @@ class Trainer:
         if self._dense.options.check:
             require_same_values(self.world, self.buckets, self.step + 1)
         return ""
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether all ranks take every step together."""
+        return self._asynchronous is None
 
     def settle(self) -> None:
         """Wait until all that any rank has pushed is applied everywhere. Collective over compute.
