@@ -12,7 +12,7 @@ from checks_training import RULES, Regression, model_of, streams_for
 
 import hybridmpi as hm
 from hybridmpi import optim
-from hybridmpi.errors import HybridMPIError, SparseIndexError
+from hybridmpi.errors import HybridMPIError, SparseIndexError, UsageError
 from hybridmpi.sparse import exchange
 from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.sparse.conditional import bitmap_bytes, since_bytes
@@ -238,6 +238,20 @@ def check_rows_that_move_and_rows_in_sixteen_bits(comm):
         if runs[0] is not None:
             assert runs[0][0] == runs[1][0], (servers, wire, runs[0][0], runs[1][0])
             assert all(np.array_equal(a, b) for a, b in zip(runs[0][1], runs[1][1], strict=True))
+
+
+def check_stale_ranks_keep_nothing(comm):
+    def main(world):
+        for options in ({"prefetch": True}, {"cache": CacheOptions(3)}):
+            try:
+                hm.Trainer(world, Foreseeing(), RULES[0], mode="ps", staleness=2, sparse=hm.SparseOptions(**options))
+            except UsageError as error:
+                assert "staleness = 2 with prefetch or a cache" in str(error)
+            else:
+                raise AssertionError(options)
+        world.barrier()
+
+    hm.run(main, servers=0, comm=comm)
 
 
 def check_a_stale_cache_is_learnt_with(comm):

@@ -54,12 +54,20 @@ class RowsAhead:
         self.at_work = prefetch and self._reader is not None and hasattr(model, "rows_wanted")
         self._model = model
         self._next: tuple[Any, dict[int, np.ndarray]] | None = None
+        self._batches: Batches | None = None
+        self._counted = self._counts()
+
+    def batches(self, batches: Iterable[Any]) -> Batches:
+        """Return the batches of an iterable, which may be the iterator of the last call, read further than trained."""
+        self._batches = Batches.of(batches, self._batches)
+        return self._batches
 
     def begin(self, batch: Any, following: Any) -> None:
         """Begin the step of `batch`: read the rows it wants, and ask for those of the `following` one (None: nothing to
         ask for). What is wrong with `following` shows in its own step."""
         if self._reader is None:
             return
+        self._counted = self._counts()
         known, self._next = self._next, None
         if not self.at_work:
             self._reader.begin({})
@@ -79,8 +87,13 @@ class RowsAhead:
         if self._reader is not None:
             self._reader.end()
 
-    def counts(self) -> dict[str, int]:
-        """Return what has happened so far to rows wanted of other nodes (reader.COUNTS); nothing without a reader."""
+    def take_counts(self) -> dict[str, int]:
+        """Return what has happened since the step began to rows wanted of other nodes (reader.COUNTS); nothing without
+        a reader."""
+        before, self._counted = self._counted, self._counts()
+        return {what: count - before[what] for what, count in self._counted.items()}
+
+    def _counts(self) -> dict[str, int]:
         return dict(self._reader.counts) if self._reader is not None else {}
 
     def _lies_at_owners(self, number: int) -> bool:

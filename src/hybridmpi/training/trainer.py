@@ -21,7 +21,7 @@ from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
-from hybridmpi.training.ahead import Batches, RowsAhead
+from hybridmpi.training.ahead import RowsAhead
 from hybridmpi.training.asynchronous import Asynchronous, check_staleness
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
@@ -108,7 +108,6 @@ class Trainer:
         )
         self._asynchronous = Asynchronous(self, self._dense) if staleness else None
         self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
-        self._batches: Batches | None = None
         self._closed = False
         world.on_close(self.close)
 
@@ -141,17 +140,15 @@ class Trainer:
         rank; return the last step's result. Collective over compute.
 
         A rank whose batches end before the others' takes part with weight 0. `on_step` is called after every step, on
-        every rank; what it does collectively, all ranks do.
-
-        With prefetch a batch is read before the step ahead of it. Where training ends between the two, by a failure or
-        a request to stop, the next call with the same iterator begins with the batch that was read.
+        every rank; what it does collectively, all ranks do. With prefetch a batch is read one step ahead: if training
+        stops between the two, the next call with the same iterator begins with it.
 
         With staleness a rank does `steps` of its own, or fewer if it runs out of batches or gets None, while the others
         go on; the end of `fit` is a boundary, see `settle`. `on_step` must do nothing collective then.
         """
         if self._asynchronous is not None:
             return self._asynchronous.fit(batches, steps, on_step)
-        self._batches = source = Batches.of(batches, self._batches)
+        source = self._rows.batches(batches)
         result = None
         while self.step < steps:
             batch = source.take()
@@ -182,7 +179,7 @@ class Trainer:
             return self._asynchronous.step(batch)
         started = time.perf_counter()
         phases = Phases(self.world.recording, self.step + 1, self.traffic)
-        before, rows = self.traffic(), self._rows.counts()
+        before = self.traffic()
         waited = self.service.client.wait_seconds
         report, failure = self._compute(batch, following, phases)
         verdict = agree(self.world, report, len(self.tables))
@@ -208,11 +205,10 @@ class Trainer:
                 skip = True
                 if self.world.on_root():  # all see it alike
                     self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
-        if not skip:
-            if refused := self._exchange_and_update(report, verdict, phases):
-                skip = True
-                if self.world.on_root():
-                    self._found.append(refused)
+        if not skip and (refused := self._exchange_and_update(report, verdict, phases)):
+            skip = True
+            if self.world.on_root():
+                self._found.append(refused)
         if skip:
             self.skipped += 1
             if self.nonfinite == "stop":
@@ -235,7 +231,7 @@ class Trainer:
             phases.seconds,
             {category: after[category] - before[category] for category in after},
             tuple(notes),
-            {what: count - rows[what] for what, count in self._rows.counts().items()},
+            self._rows.take_counts(),
         )
 
     def _compute(self, batch: Any, following: Any, phases: Phases) -> tuple[Report, BaseException | None]:
