@@ -65,6 +65,10 @@ def message_of(outcome: Outcome) -> str:
         ("exit0 1", 1, ["rank 1, step 5", "sys.exit(0)"]),
         ("reader:exit3 2 --servers 0", 3, ["rank 2 of 3 (compute 2", "sys.exit(3)"]),
         ("interrupt 1", 1, ["rank 1 of 3 (compute 1", "KeyboardInterrupt"]),
+        ("exception 1 --staleness inf", 1, ["rank 1 of 3 (compute 1", "ZeroDivisionError", "step 5"]),
+        ("id 0 --staleness 2", 1, ["rank 0 of 3 (compute 0", "rank 0, step 5: table 'rows': id 100 at position 11"]),
+        ("nan 1 --staleness 1 --servers 0", 1, ["rank 1 of 3", "step 5: rank 1:", "in the gradient of 'linear."]),
+        ("reader:exit3 1 --staleness inf", 3, ["rank 1 of 3 (compute 1", "sys.exit(3)"]),
     ],
 )
 def test_a_fault_on_one_rank_ends_all(tmp_path, arguments, code, words):
@@ -76,7 +80,7 @@ def test_a_fault_on_one_rank_ends_all(tmp_path, arguments, code, words):
     assert outcome.code == code, str(outcome)
 
 
-@pytest.mark.parametrize("arguments", ["kill 0", "server:kill 2", "kill 1 --servers 0"])
+@pytest.mark.parametrize("arguments", ["kill 0", "server:kill 2", "kill 1 --servers 0", "kill 1 --staleness 1"])
 def test_a_killed_rank_ends_all(tmp_path, arguments):
     """Nobody is left to speak but the launcher, which names the rank."""
     outcome = run_faulty(tmp_path, *arguments.split())

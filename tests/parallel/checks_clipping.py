@@ -13,6 +13,7 @@ from hybridmpi.autograd import Tensor
 from hybridmpi.errors import NonFiniteError, RemoteError
 from hybridmpi.sparse.norms import norm_of
 from hybridmpi.sparse.service import Service
+from hybridmpi.sparse.wire import HEADER_BYTES
 
 RATE, LIMIT, STEPS = 0.1, 1.0, 8
 
@@ -142,7 +143,10 @@ def check_a_limit_that_is_not_reached_changes_no_bit_and_is_counted(comm):
         plain.close()
         empty = Service.open(world, [], norms=True)
         empty.client.push([], 1.0)
-        assert empty.client.clip(1.0, [9.0, 16.0]).scale == 0.2 and empty.client.traffic.total("control") == 32 * owners
+        assert (
+            empty.client.clip(1.0, [9.0, 16.0]).scale == 0.2
+            and empty.client.traffic.total("control") == HEADER_BYTES * owners
+        )
         empty.close()
 
     for servers in server_counts(comm):

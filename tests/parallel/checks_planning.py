@@ -38,6 +38,12 @@ def check_counted_bytes_equal_predicted_ones(comm):
                     compare(world, size)
 
 
+def distinct(everybody, table, node):
+    """Return how many different rows of a table the ranks of a node have."""
+    ids = [gradients[table][1] for _, gradients, there in everybody if there == node]
+    return float(len(np.unique(np.concatenate(ids)))) if ids else 0.0
+
+
 def compare(world, size):
     specs = [
         TableSpec(name, rows, dim, np.dtype("f4"), ("constant", 0.0), "sum", "cyclic", optim.SGD(0.1), 1)
@@ -55,6 +61,7 @@ def compare(world, size):
         gradients.append((table, ids, np.ones((len(ids), spec.dim), np.float32)))
     client.push(gradients, 1.0)
     counted = {category: client.traffic.total(category) - before[category] for category in before}
+    summed = any(world.gather(client.node_sum is not None))
     everybody = world.gather((counted, gradients, world.node_of[world.rank]))
     service.close()
     nodes = sorted(set(world.node_of))
@@ -68,16 +75,16 @@ def compare(world, size):
         tables.append(Sparse(spec.name, spec.rows, spec.dim))
         touched[spec.name] = Touched(
             float(np.mean([len(i) for i in ids])),
-            (0.0,) * len(nodes),
+            tuple(distinct(everybody, table, node) for node in nodes),
             len(np.unique(np.concatenate(ids))),
             tuple(at_owner / at_owner.sum()),
             (0.0,) * owners,
         )
     workload = Workload((), tuple(tables), touched, 0.0)
-    expected = predict(workload, dict.fromkeys(SIZES, "ps"), machine, Transport()).bytes.counted
-    for category in ("push_ids", "push_rows", "pull_rows", "control"):
+    expected = predict(workload, dict.fromkeys(SIZES, "ps"), machine, Transport(summed)).bytes.counted
+    for category in ("push_ids", "push_rows", "pull_rows", "control", "aggregate"):
         mean = np.mean([counts[category] for counts, _, _ in everybody])
-        assert np.isclose(mean, expected[category]), (category, mean, expected)
+        assert np.isclose(mean, expected.get(category, 0)), (category, mean, expected)
     # Which rank's rows lie where is not in the shares of all ranks: asked for are only those on other nodes.
     mean = np.mean([counts["pull_ids"] for counts, _, _ in everybody])
     assert abs(mean - expected["pull_ids"]) <= 0.2 * max(expected["pull_ids"], 1), (mean, expected)

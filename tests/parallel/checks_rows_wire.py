@@ -39,7 +39,7 @@ def seen(world, client, specs, table, ids, values, wire):
 
 
 def train(world, specs, wire, path, slot_bytes):
-    service = Service.open(world, specs, path, slot_bytes, wire=wire)
+    service = Service.open(world, specs, path, slot_bytes, wire=wire, aggregate="never")
     client, replica = service.client, Replica(specs)
     me = world.compute.Get_rank()
     for owner, way in zip(world.owners, client.paths, strict=True):
@@ -97,7 +97,7 @@ def check_bytes_equal_the_formulas(comm):
     def measure(world, wire, dtype):
         rows, dim, touched = 1000, 7, 100 + 10 * world.compute.Get_rank()
         s = spec("t", rows, dim, "cyclic", optim.SGD(0.1), dtype)
-        service = Service.open(world, [s], wire=wire)
+        service = Service.open(world, [s], wire=wire, aggregate="never")
         ids = np.sort(np.arange(touched) * 7 % rows)
         service.client.pull(0, ids)
         service.client.push([(0, ids, np.ones((touched, dim), s.dtype))], 1.0)
@@ -173,7 +173,7 @@ def check_rows_that_float16_cannot_carry_are_named(comm):
     def main(world):
         large = spec("large", 9, 2, "cyclic", optim.SGD(0.1), initial=("constant", 1e5))
         small = spec("small", 9, 2, "cyclic", optim.SGD(0.1))
-        service = Service.open(world, [large, small], wire="float16")
+        service = Service.open(world, [large, small], wire="float16", aggregate="never")
         far = [rank for rank in world.owners if not world.same_node(rank)]
         try:
             rows = service.client.pull(0, np.arange(9))

@@ -11,6 +11,7 @@ from hybridmpi.sparse.exchange import slot_sizes
 from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.shard import initialise
 from hybridmpi.sparse.spec import TableSpec
+from hybridmpi.sparse.wire import HEADER_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
 from hybridmpi.world import World
 
 SEED = 5
@@ -182,7 +183,8 @@ def check_byte_counters_equal_the_formulas(comm):
             assert counted["push_ids"] == 8 * touched
             assert counted["pull_ids"] == (8 * touched if path == "message" else 0)
             # A push's header and one piece for each owner; a request's header.
-            assert counted["control"] == owners * (32 + 16) + (owners * 16 if path == "message" else 0)
+            requests = owners * REQUEST_HEADER_BYTES if path == "message" else 0
+            assert counted["control"] == owners * (HEADER_BYTES + PIECE_BYTES) + requests
             assert counted["allreduce"] == 0
             total = sum(world.gather(counted["push_rows"]))
             if path == "message":

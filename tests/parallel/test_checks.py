@@ -38,6 +38,11 @@ def test_sparse(ranks):
     run_checks("checks_sparse", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3, 5])
+def test_aggregation(ranks):
+    run_checks("checks_aggregation", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_moving(ranks):
     run_checks("checks_moving", ranks)

@@ -11,7 +11,8 @@ from hybridmpi.planning.predict import predict
 from hybridmpi.planning.rates import measure_rates
 from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload
 from hybridmpi.sparse.forms import Form
-from hybridmpi.sparse.wire import Outgoing, pack_push
+from hybridmpi.sparse.node_sum import Share, shares_of
+from hybridmpi.sparse.wire import Outgoing, Sender, pack_push
 
 # A machine of which the links are all that counts.
 ONLY_LINKS = {
@@ -50,7 +51,7 @@ def test_table_2_of_the_paper(nodes):
     table, workload = one_table(machine, alpha)
     w, ids = table.bytes, 8 * alpha * table.rows
     ps = step_of(workload, "ps", machine).bytes
-    headers = 2 * (nodes - 1) * (16 + 32 + 16)
+    headers = 2 * (nodes - 1) * (16 + 48 + 16)
     rows = total(ps.node_in) + total(ps.node_out) - 4 * ids * (nodes - 1) / nodes - headers
     assert np.isclose(rows, 4 * alpha * w * (nodes - 1) / nodes)
     gathered = step_of(workload, "allgather", machine).bytes
@@ -83,12 +84,13 @@ def by_pairs(machine, touched, table, local, wire):
                 move(home, node, rows * table.row_bytes, rows * table.row_bytes * wire)
                 if home != node and rows:
                     move(node, home, 0, rows * 8 + 16)
-        senders, pushed = (1, touched.nodes[node]) if local else (clients, touched.rank)
-        for _ in range(senders if clients else 0):
-            for owner, home in enumerate(homes):
-                rows = pushed * touched.at_owner[owner]
-                size = rows * 8 + 32 + (16 if rows else 0)
-                move(node, home, rows * table.row_bytes + size, rows * table.row_bytes * wire + size)
+        pushed = touched.nodes[node] if local else touched.rank
+        for rank in range(clients):
+            every = [Share(owner, 0, clients) for owner in range(len(homes))]
+            for owner, first, last in shares_of(len(homes), clients, rank) if local else every:
+                rows = pushed * touched.at_owner[owner] * (last - first) / clients
+                size = rows * 8 + 48 + (16 if rows else 0)
+                move(node, homes[owner], rows * table.row_bytes + size, rows * table.row_bytes * wire + size)
     return into, out, within
 
 
@@ -141,7 +143,7 @@ def test_push_messages_are_what_pack_push_packs(slot):
         ]
         message, found, done = np.zeros(slot, np.uint8), np.zeros(4, int), False
         while not done:
-            _, done, sent = pack_push(message, 0, 1.0, pieces)
+            _, done, sent = pack_push(message, 0, Sender(1, 1.0, 1.0), pieces)
             found += (sent.control, sent.ids, sent.rows, 1)
         assert traffic.push(tables, slot) == tuple(found)
 

@@ -21,7 +21,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from hybridmpi.models.lm import LanguageModel
 from hybridmpi.optim import Adagrad
 from hybridmpi.planning.modes import MODES
 from hybridmpi.roles import Servers
+from hybridmpi.sparse.node_sum import Aggregate
 from hybridmpi.training.tables import SparseOptions
 from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
@@ -42,7 +43,19 @@ SHOWING_STEPS = 30
 SMALL = {"vocab": 300, "width": 8, "hidden": 16, "samples": 32, "batch": 4, "steps": 5}
 SMALL_STEPS = 4
 # The arguments that the result repeats.
-SAID = ("vocab", "width", "hidden", "samples", "batch", "steps", "zipf", "steps_per_repeat", "mode", "parts")
+SAID = (
+    "vocab",
+    "width",
+    "hidden",
+    "samples",
+    "batch",
+    "steps",
+    "zipf",
+    "steps_per_repeat",
+    "mode",
+    "parts",
+    "aggregate",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--servers", type=server_count, default="per-node", metavar="N", help="or per-node (default %(default)s)"
     )
     parser.add_argument("--mode", choices=MODES, default="hybrid", help="(default %(default)s)")
+    parser.add_argument(
+        "--aggregate",
+        choices=get_args(Aggregate),
+        default="auto",
+        help="whether a node's ranks sum rows before they push them (default %(default)s)",
+    )
     parser.add_argument(
         "--parts", type=at_least(0), default=0, help="of each table; 0: one for each owner (default %(default)s)"
     )
@@ -115,7 +134,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
 
 
 def _trainer(world: World, sizes: dict[str, int], options: argparse.Namespace) -> Trainer:
-    sparse = SparseOptions(parts=options.parts)
+    sparse = SparseOptions(parts=options.parts, aggregate=options.aggregate, adapt_every=0)
     return Trainer(world, LanguageModel(**sizes), Adagrad(RATE, INITIAL), mode=options.mode, sparse=sparse)
 
 

@@ -15,7 +15,9 @@ import numpy as np
 from hybridmpi.errors import UsageError
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.modes import Way
+from hybridmpi.planning.traffic import aggregate
 from hybridmpi.planning.workload import Dense, Sparse, Touched
+from hybridmpi.sparse.node_sum import sharers_of
 from hybridmpi.sparse.norms import SCALAR_BYTES
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
 
@@ -114,11 +116,12 @@ def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport, c
         return
     senders = _senders(machine, transport)
     load = cost["push"]
-    _spread(load, machine, senders, np.full(machine.owners, float(HEADER_BYTES)), "control")
-    clients, here = np.array(machine.compute), np.bincount(machine.owner_nodes, minlength=machine.nodes)
-    busy = clients > 0
-    load.rank_sends += float((machine.owners - here)[busy].max()) * machine.message_seconds
-    load.rank_work += float(here[busy].max()) * machine.near_message_seconds
+    _spread(load, machine, senders * float(HEADER_BYTES), "control")
+    clients = np.array(machine.compute)
+    near_by = np.arange(machine.nodes)[:, None] == machine.owner_nodes
+    far, here = (np.where(where, senders, 0.0).sum(axis=1) / np.maximum(clients, 1) for where in (~near_by, near_by))
+    load.rank_sends += float(far.max()) * machine.message_seconds
+    load.rank_work += float(here.max()) * machine.near_message_seconds
     # The message comes, the owner sees it; the new version comes, the rank sees it. To each rank the owner says that it
     # has taken the message, and then the version: together what a message takes.
     load.turns += 1
@@ -190,17 +193,20 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
         local = cost["local"]
         for node, ranks in enumerate(machine.compute):
             if ranks > 1:
-                local.within[node] += ranks * touched.rank * (table.row_bytes + ID_BYTES)
+                laid_out = ranks * aggregate(touched.rank / table.rows, table.bytes, table.rows)
+                local.within[node] += laid_out
+                local.counted["aggregate"] += laid_out / machine.ranks
         most = max(machine.compute)
         if most > 1:
             # The ranks of a node share the rows out: each sums a part of them.
             local.rank_work += _aggregate(touched.rank, table, machine)
             local.rank_work += touched.rank * table.row_bytes / machine.memory_rate
             local.turns += 1
-    each = np.divide(sent, senders, out=np.zeros(machine.nodes), where=senders > 0)  # rows of a message's sender
-    _spread(load, machine, senders * each, share * ID_BYTES, "push_ids")
-    _spread(load, machine, senders * each, share * table.row_bytes, "push_rows", wire / table.row_bytes)
-    _spread(load, machine, senders, np.where(share > 0, float(PIECE_BYTES), 0.0), "control")
+    clients = np.array(machine.compute, np.float64)
+    each = np.divide(sent, clients, out=np.zeros(machine.nodes), where=clients > 0)  # rows that a rank sends
+    _spread(load, machine, np.outer(sent, share * ID_BYTES), "push_ids")
+    _spread(load, machine, np.outer(sent, share * table.row_bytes), "push_rows", wire / table.row_bytes)
+    _spread(load, machine, senders * np.where(share > 0, float(PIECE_BYTES), 0.0), "control")
     load.rank_work += float(each.max()) * (table.row_bytes / machine.gather_rate + wire / machine.memory_rate)
 
 
@@ -220,25 +226,25 @@ def _pushed_rows(touched: Touched, machine: Machine, transport: Transport) -> np
 
 
 def _senders(machine: Machine, transport: Transport) -> np.ndarray:
-    """Return how many ranks of each node write to an owner, float64 [nodes]."""
-    clients = np.array(machine.compute, np.float64)
-    return np.minimum(clients, 1) if transport.local else clients
+    """Return how many ranks of each node write to each owner, float64 [nodes, owners]."""
+    senders = np.repeat(np.array(machine.compute, np.float64)[:, None], machine.owners, axis=1)
+    if transport.local:
+        for node, ranks in enumerate(machine.compute):
+            if ranks:
+                senders[node] = [sharers_of(owner, machine.owners, ranks) for owner in range(machine.owners)]
+    return senders
 
 
-def _spread(
-    load: Load, machine: Machine, senders: np.ndarray, size: np.ndarray, category: str, on_wire: float = 1.0
-) -> None:
-    """Add `senders[n]` times `size[o]` bytes from node n to owner o, for all n and o; `on_wire` times that between
-    nodes."""
+def _spread(load: Load, machine: Machine, size: np.ndarray, category: str, on_wire: float = 1.0) -> None:
+    """Add `size[n, o]` bytes from node n to owner o, for all n and o; `on_wire` times that between nodes."""
     home = machine.owner_nodes
-    by_node = np.bincount(home, weights=size, minlength=machine.nodes)
-    far = (senders.sum() - senders[home]) * size * on_wire
-    load.owner_in += far
-    load.into += np.bincount(home, weights=far, minlength=machine.nodes)
-    leaving = senders * (by_node.sum() - by_node) * on_wire
-    load.out += leaving
-    load.within += senders * by_node
-    load.counted[category] += float(leaving.sum() + senders @ by_node) / machine.ranks
+    near = np.arange(machine.nodes)[:, None] == home
+    within, far = np.where(near, size, 0.0), np.where(near, 0.0, size) * on_wire
+    load.owner_in += far.sum(axis=0)
+    load.into += np.bincount(home, weights=far.sum(axis=0), minlength=machine.nodes)
+    load.out += far.sum(axis=1)
+    load.within += within.sum(axis=1)
+    load.counted[category] += float(within.sum() + far.sum()) / machine.ranks
 
 
 def _aggregate(rows: np.ndarray | float, table: Sparse, machine: Machine) -> np.ndarray | float:

@@ -6,6 +6,7 @@ all-reduce. The byte counters of a run equal these exactly; tests hold them agai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -49,8 +50,20 @@ def pull_rows(alpha: float, w: float) -> float:
 
 
 def push_rows(alpha: float, w: float) -> float:
-    """Bytes of row values that a rank sends to the owners: alpha w."""
+    """Bytes of row values that a rank sends to the owners: alpha w. A node that sums its ranks' rows first sends them
+    once: alpha is then the fraction of the rows that any of its ranks touches."""
     return alpha * w
+
+
+def node_messages(owners: int, ranks: int) -> int:
+    """Messages in which a node of so many compute ranks pushes its rows after it has summed them; without that, there
+    are owners times ranks. The ranks divide the owners evenly, so some owners hear from two or more."""
+    return owners + ranks - math.gcd(owners, ranks)
+
+
+def aggregate(alpha: float, w: int, rows: int) -> float:
+    """Bytes that a rank lays out in its node's memory, for the node's sum: its rows, and 16 a row of numbers."""
+    return alpha * w + alpha * rows * 16
 
 
 def row_ids(alpha: float, rows: int) -> float:

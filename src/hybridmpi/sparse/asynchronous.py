@@ -77,9 +77,9 @@ class AsyncServer(Server):
             )
 
     def _received(self, client: int, header: Header) -> None:
-        if header.weight:
+        if header.sender.weight:
             for shard in self.shards:
-                shard.aggregate({client: header.weight})
+                shard.aggregate({client: header.sender.weight})
                 shard.update(self.applied + 1)
             self.stale[self.applied - header.step] += 1
             self.applied += 1

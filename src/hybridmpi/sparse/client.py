@@ -18,9 +18,10 @@ from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
 from hybridmpi.sparse.forms import Forms
+from hybridmpi.sparse.node_sum import NodeSum
 from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.spec import TableSpec
-from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, pack_push
+from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, Sender, pack_push
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
 
@@ -49,9 +50,12 @@ class Client:
         path: Path,
         forms: Forms,
         norms: bool,
+        node_sum: NodeSum | None = None,
     ) -> None:
+        """With `norms` every push is followed by `clip`; with `node_sum` the compute ranks of a node push together."""
         self.world, self.exchange, self.memories, self.specs = world, exchange, list(memories), list(specs)
         self.traffic = Traffic()
+        self.node_sum = node_sum
         self.pushed = 0
         self.wait_seconds = 0.0
         self._index = world.clients.index(world.rank)
@@ -224,7 +228,10 @@ class Client:
         """Say what forbids to push a table's row gradients, [n, dim]: values that are not finite, or too large for the
         wire to another node. "" if nothing does. Local; before the ranks agree on the step."""
         forms = [forms[table] for forms in self._forms]
-        largest = min((form.largest for form in forms if form.largest is not None), default=None)
+        # What a node's ranks add up before it is rounded must not exceed it either; averages do not.
+        summed = self.node_sum is not None and self.specs[table].reduction == "sum"
+        ranks = self.node_sum.ranks if summed else 1
+        largest = min((form.largest / ranks for form in forms if form.largest is not None), default=None)
         bad = kernels.nonfinite_count(values) if largest is None else kernels.count_beyond(values, largest)
         if not bad:
             return ""
@@ -233,10 +240,13 @@ class Client:
             found.append(f"{count} of {values.size} values in the gradient of '{name}' are not finite")
         for owner, (where, _) in enumerate(self._maps[table].split(ids)):
             form, part = forms[owner], values[where]
-            if form.largest is not None and (count := int((np.abs(part[np.isfinite(part)]) > form.largest).sum())):
+            if form.largest is not None and (
+                count := int((np.abs(part[np.isfinite(part)]) > form.largest / ranks).sum())
+            ):
                 found.append(
                     f"{count} of {values.size} values in the gradient of '{name}', on their way to owner {owner} (rank "
                     f"{self.world.owners[owner]}), exceed {form.name}'s {form.largest:.6g}"
+                    + (f", of which each of the {ranks} ranks that are summed may have its part" if ranks > 1 else "")
                 )
         return ", ".join(found)
 
@@ -244,17 +254,18 @@ class Client:
         """Send the step's row gradients, (table, ids [n] unique and sorted, values [n, dim]), and this rank's weight.
 
         Every client pushes every step, if only to say that it has nothing: an owner applies a step when it has heard
-        everybody. One message per owner, in rounds if it is larger than a slot.
+        of everybody. One message per owner, in rounds if it is larger than a slot; with a node sum, of a node's ranks
+        together.
         """
         world, exchange = self.world, self.exchange
         # A model may push without having pulled: an owner has one step open at a time.
         self.wait_for_version()
-        pending: dict[int, list[Outgoing]] = {owner: [] for owner in range(len(world.owners))}
-        for table, ids, values in gradients:
-            values = np.ascontiguousarray(values, self.specs[table].dtype)
-            for owner, (where, local) in enumerate(self._maps[table].split(ids)):
-                if len(local):
-                    pending[owner].append(Outgoing(table, local, where, values, self._forms[owner][table]))
+        pending = None
+        if self.node_sum is not None:
+            pending, laid_out = self.node_sum.messages(weight, gradients, self._maps, self._forms)
+            self.traffic.add("aggregate", laid_out, True)
+        if pending is None:
+            pending = self._own_messages(gradients, weight)
         while pending:
             ready = [owner for owner in pending if self._push_taken[owner] == self._pushes[owner]]
             if not ready:
@@ -262,7 +273,7 @@ class Client:
                 continue
             for owner in ready:
                 message, target = self._messages[owner], world.owners[owner]
-                size, done, sent = pack_push(message, self._seen(owner), weight, pending[owner])
+                size, done, sent = pack_push(message, self._seen(owner), *pending[owner])
                 exchange.put("push", self._index, target, message[:size])
                 for category, count in (
                     ("control", sent.control),
@@ -276,7 +287,24 @@ class Client:
                 exchange.flush(world.owners[owner])
                 self._pushes[owner] += 1
                 exchange.count("push_sent", self._index, world.owners[owner], int(self._pushes[owner]))
+        if self.node_sum is not None:
+            self.node_sum.finish()
         self.pushed += 1
+
+    def _own_messages(
+        self, gradients: list[tuple[int, np.ndarray, np.ndarray]], weight: float
+    ) -> dict[int, tuple[Sender, list[Outgoing]]]:
+        """Return what this rank pushes for itself: owner -> (sender, rows)."""
+        sender = Sender(1, weight, weight)
+        messages: dict[int, tuple[Sender, list[Outgoing]]] = {
+            owner: (sender, []) for owner in range(len(self.world.owners))
+        }
+        for table, ids, values in gradients:
+            values = np.ascontiguousarray(values, self.specs[table].dtype)
+            for owner, (where, local) in enumerate(self._maps[table].split(ids)):
+                if len(local):
+                    messages[owner][1].append(Outgoing(table, local, where, values, self._forms[owner][table]))
+        return messages
 
     def clip(self, limit: float, squares: Sequence[float]) -> Norm:
         """Return the norm of the step's whole gradient, and the factor that limits it to `limit`, the same on every

@@ -18,7 +18,7 @@ from hybridmpi.sparse.forms import Forms
 from hybridmpi.sparse.norms import OwnerNorms
 from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
-from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, Header, read_push
+from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, Header, Sender, read_push
 from hybridmpi.world import World
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class Server:
         self._push_taken = np.zeros(clients, np.int64)
         self._request_taken = np.zeros(clients, np.int64)
         self._replies = np.zeros(clients, np.int64)
-        self._weights: dict[int, float] = {}
+        # Of the open step: who has pushed all, and for how many clients.
+        self._senders: dict[int, Sender] = {}
+        self._heard = 0
         self._norms = OwnerNorms(exchange, self.index) if norms else None
         self._reply = np.empty(exchange.sizes.reply, np.uint8)
 
@@ -74,7 +76,7 @@ class Server:
             self._answer(int(client))
         for client in np.flatnonzero(pushed):
             self._take_push(int(client))
-        if len(self._weights) == len(self.world.clients):
+        if self._heard == len(self.world.clients):
             self._apply()
         self.busy_seconds += time.perf_counter() - started
         return True
@@ -94,20 +96,26 @@ class Server:
 
     def _expect(self, client: int, header: Header) -> None:
         """Raise AssertionError for a push that cannot come now."""
-        if client in self._weights or header.step != self.applied:
+        if client in self._senders or header.step != self.applied:
             raise AssertionError(
                 f"server {self.index}: client {client} pushed step {header.step} while step {self.applied} is open"
             )
 
     def _received(self, client: int, header: Header) -> None:
         """Take note that all of a client's push is here."""
-        self._weights[client] = header.weight
+        self._senders[client] = header.sender
+        self._heard += header.sender.clients
 
     def _apply(self) -> None:
         """Apply the step that everybody has pushed, or begin to, where its norm decides."""
+        # Added in the order of the clients, whatever order they came in, as the rows are.
+        senders = dict(sorted(self._senders.items()))
+        total = sum(sender.weight for sender in senders.values())
+        averaged = {client: sender.averaged for client, sender in senders.items()}
         for shard in self.shards:
-            shard.aggregate(self._weights)
-        self._weights.clear()
+            shard.aggregate(averaged, total)
+        self._senders.clear()
+        self._heard = 0
         if self._norms is None:
             self._update(1.0)
         else:

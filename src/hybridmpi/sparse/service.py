@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
 from hybridmpi.sparse.forms import Forms, check_wire
 from hybridmpi.sparse.moving import Layout, move
+from hybridmpi.sparse.node_sum import Aggregate, NodeSum, open_node_sum
 from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
@@ -40,8 +41,9 @@ class Service:
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
     are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
     owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
-    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
     `staleness`: 0, or how many steps a client may be ahead of the slowest one (see asynchronous.py).
+    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py). `aggregate`:
+    whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Service:
         norms: bool = False,
         wire: str = "float32",
         staleness: float = 0,
+        aggregate: Aggregate = "auto",
     ) -> None:
         if path not in ("auto", "shared", "message", "get"):
             raise UsageError(f"path = {path!r}: expected 'auto', 'shared', 'message' or 'get'")
@@ -73,6 +76,7 @@ class Service:
         self.board = Board(world) if staleness else None
         self.server: Server | None = None
         self.client: Client | None = None
+        self._node_sum: NodeSum | None = None
         if world.rank in world.owners:
             shards = [self._shard(spec, memory) for spec, memory in zip(specs, self.memories, strict=True)]
             for shard in shards:
@@ -81,9 +85,11 @@ class Service:
             self.server = Server(*server) if self.board is None else AsyncServer(*server, board=self.board)
         if not world.is_server:
             client = (world, self.exchange, self.memories, specs, path, forms, norms)
-            self.client = (
-                Client(*client) if self.board is None else AsyncClient(*client, board=self.board, staleness=staleness)
-            )
+            if self.board is None:
+                self._node_sum = open_node_sum(world, specs, aggregate)
+                self.client = Client(*client, self._node_sum)
+            else:
+                self.client = AsyncClient(*client, board=self.board, staleness=staleness)
         world.add_progress(self.progress)
         if self.server is not None:
             self.server.publish()
@@ -103,10 +109,13 @@ class Service:
         norms: bool = False,
         wire: str = "float32",
         staleness: float = 0,
+        aggregate: Aggregate = "auto",
     ) -> Service:
         """Create the tables on all ranks. Collective over compute; the servers are told."""
         check_names(specs)
         check_wire(world, wire, path)
+        if aggregate not in get_args(Aggregate):
+            raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', 'always' or 'never'")
         arguments = {
             "specs": specs,
             "path": path,
@@ -114,6 +123,7 @@ class Service:
             "norms": norms,
             "wire": wire,
             "staleness": staleness,
+            "aggregate": aggregate,
         }
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
@@ -236,6 +246,9 @@ class Service:
     def _free(self) -> None:
         self.world.remove_progress(self.progress)
         self.server = self.client = None
+        if self._node_sum is not None:
+            self._node_sum.close()
+            self._node_sum = None
         for memory in [*self.memories, *([self.board] if self.board is not None else [])]:
             memory.close()
         self.exchange.close()

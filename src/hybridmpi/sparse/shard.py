@@ -102,16 +102,18 @@ class Shard:
         """Return all that belongs to the rows, values first, then each optimiser slot, [n, dim] each. Local."""
         return [self.values, *(self.state[slot] for slot in self.spec.optimizer.slots)]
 
-    def aggregate(self, weights: dict[int, float]) -> int:
+    def aggregate(self, weights: dict[int, float], total: float | None = None) -> int:
         """Sum the staged rows in rank order, each touched row once; return how many there are. Local.
 
-        `weights[client]`: its examples in this step; a mean weights by them, a sum does not.
+        `weights[client]`: the examples that its rows stand for, of `total` in this step (None: of them all); a mean
+        weights by them, a sum does not.
         """
         staging = self.staging
         self.forget()  # what a step that was left out after its sums had aggregated
         if staging.used == 0:
             return 0
-        total = sum(weights.values())
+        if total is None:
+            total = sum(weights.values())
         if self.spec.reduction == "sum":
             scale_of = dict.fromkeys(weights, 1.0)
         else:

@@ -1,9 +1,9 @@
 """What a push and a request look like on the wire.
 
-A push message, int64 words first: [step, last, pieces, weight as float64], then [table, rows] per piece; then, piece
-by piece, the local row numbers (int64) and the row values, each padded to 8 bytes. `last` is 1 in the final round of a
-step. A request is [table, rows], then the local row numbers, and its reply the row values. Values have the form that
-forms.py says.
+A push message, int64 words first: [step, last, pieces, clients, weight and averaged as float64] (see `Sender`), then
+[table, rows] per piece; then, piece by piece, the local row numbers (int64) and the row values, each padded to 8 bytes.
+`last` is 1 in the final round of a step. A request is [table, rows], then the local row numbers, and its reply the row
+values. Values have the form that forms.py says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridmpi.sparse.forms import Form
 
-HEADER_BYTES = 32
+HEADER_BYTES = 48
 PIECE_BYTES = 16
 REQUEST_HEADER_BYTES = 16
 ID_BYTES = 8
@@ -58,6 +58,16 @@ class Outgoing:
         self.done = last
 
 
+@dataclass(frozen=True)
+class Sender:
+    """Whom a push message stands for: `clients` of them, whose examples add `weight` to those of the step. `averaged`:
+    over how many examples the rows of a mean are averages; a rank that pushes for itself has all three its own."""
+
+    clients: int
+    weight: float
+    averaged: float
+
+
 @dataclass
 class PackedSizes:
     """What a message held, for the byte counters."""
@@ -67,7 +77,7 @@ class PackedSizes:
     rows: int
 
 
-def pack_push(message: np.ndarray, step: int, weight: float, pieces: list[Outgoing]) -> tuple[int, bool, PackedSizes]:
+def pack_push(message: np.ndarray, step: int, sender: Sender, pieces: list[Outgoing]) -> tuple[int, bool, PackedSizes]:
     """Write as much of `pieces` as fits into `message` (bytes); return (bytes used, whether all is sent, sizes). Local.
 
     Call it again for the next round until all is sent; with no rows at all there is still one message, which says so.
@@ -86,7 +96,7 @@ def pack_push(message: np.ndarray, step: int, weight: float, pieces: list[Outgoi
     sizes = PackedSizes(words.nbytes, 0, 0)
     at = words.nbytes
     for index, (piece, rows) in enumerate(plan):
-        words[4 + 2 * index], words[5 + 2 * index] = piece.table, rows
+        words[6 + 2 * index], words[7 + 2 * index] = piece.table, rows
         dim, dtype = piece.values.shape[1], piece.form.dtype
         ids_end = at + rows * ID_BYTES
         values_end = ids_end + rows * dim * dtype.itemsize
@@ -97,8 +107,8 @@ def pack_push(message: np.ndarray, step: int, weight: float, pieces: list[Outgoi
         sizes.rows += rows * dim * dtype.itemsize
         at = _padded(values_end)
     done = all(piece.left == 0 for piece in pieces)
-    words[0], words[1], words[2] = step, done, len(plan)
-    words[3:4].view(np.float64)[0] = weight
+    words[0], words[1], words[2], words[3] = step, done, len(plan), sender.clients
+    words[4:6].view(np.float64)[:] = sender.weight, sender.averaged
     return at, done, sizes
 
 
@@ -108,7 +118,7 @@ class Header:
 
     step: int
     last: bool
-    weight: float
+    sender: Sender
 
 
 def read_push(
@@ -120,7 +130,8 @@ def read_push(
     """
     words = message[:HEADER_BYTES].view(np.int64)
     count = int(words[2])
-    header = Header(int(words[0]), bool(words[1]), float(words[3:4].view(np.float64)[0]))
+    sender = Sender(int(words[3]), *words[4:6].view(np.float64).tolist())
+    header = Header(int(words[0]), bool(words[1]), sender)
 
     def pieces() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         heads = message[HEADER_BYTES : HEADER_BYTES + PIECE_BYTES * count].view(np.int64).reshape(count, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import platform
@@ -18,6 +19,7 @@ from hybridmpi.checkpoint import Checkpoint
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.nn import Module
 from hybridmpi.planning.modes import Mode
+from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import run_of
@@ -184,7 +186,13 @@ class Run:
             self.metrics.write("run", **self._description())
         first_step, started = trainer.step, time.perf_counter()
         # Steps and batches count together: every rank takes part in every step, and skipped steps count too.
-        trainer.fit(self.batches(first_step), job.training.steps, self._after_step)
+        batches = self.batches(first_step)
+        while trainer.step < job.training.steps:
+            boundary = next(step for step in itertools.count(trainer.step + 1) if self._is_boundary(step))
+            trainer.fit(batches, boundary, self._after_step)
+            if trainer.stopped or trainer.step < boundary:
+                break
+            self._at_boundary(boundary)
         seconds = time.perf_counter() - started
         if trainer.stopped:
             directory = self._save()
@@ -194,7 +202,10 @@ class Run:
             self._evaluate()
         directory = self._save()
         done = trainer.step - first_step
-        self._say(f"trained {done:,} steps, {self.examples:,} {self.unit} in {seconds:.1f} s, evaluations and all")
+        examples = self.examples if trainer.synchronous else sum(world.gather(self.examples))
+        self._say(f"trained {done:,} steps, {examples:,} {self.unit} in {seconds:.1f} s, evaluations and all")
+        if counts := self._record_staleness():
+            self._say(describe_staleness(counts))
         if job.metrics_path:
             self._say(f"metrics: {job.metrics_path}")
         self._say(f"checkpoint: {directory}\nlook into it with:\n  {inspect_command(directory)}")
@@ -216,22 +227,41 @@ class Run:
         if self.root:
             self.metrics.step(result)
             self.progress.step(result)
-        self._place_rows(result)
-        if self._evaluation_is_due(result.step):
-            self._evaluate()
-        every = self.job.checkpoint.every
-        if every and result.step % every == 0 and result.step < self.job.training.steps:
-            self._save()
-
-    def _place_rows(self, result: StepResult) -> None:
-        """Go on with the search for the parts of tables, or move parts that are used much. Collective over compute."""
-        said, every = list(result.notes), self.job.sparse.balance_every
-        if self.tuning is not None and not self.tuning.settled:
+        said = list(result.notes)
+        if self.searching:
             said.append(self.tuning.step(result))
-        elif every and result.step % every == 0:
-            said.append(self.trainer.balance())
         for text in filter(None, said):
             self._say(f"step {result.step:,}: {text}")
+
+    @property
+    def searching(self) -> bool:
+        """Whether the number of parts of some table is still searched for."""
+        return self.tuning is not None and not self.tuning.settled
+
+    def _is_boundary(self, step: int) -> bool:
+        """Return whether all ranks meet after `step`, those that train asynchronously too."""
+        due = step == self.job.training.steps or self._evaluation_is_due(step)
+        return due or self._is_due(step, self.job.checkpoint.every) or self._is_due(step, self.job.sparse.balance_every)
+
+    def _at_boundary(self, step: int) -> None:
+        """Move parts that are used much, evaluate, save: what is due after `step`. Collective over compute."""
+        if self._is_due(step, self.job.sparse.balance_every) and not self.searching:
+            self._say(f"step {step:,}: {self.trainer.balance()}")
+        if self._evaluation_is_due(step):
+            self._evaluate()
+            self._record_staleness()
+        if self._is_due(step, self.job.checkpoint.every) and step < self.job.training.steps:
+            self._save()
+
+    def _is_due(self, step: int, every: int) -> bool:
+        return every > 0 and step % every == 0
+
+    def _record_staleness(self) -> dict[int, int]:
+        """Return how stale gradients were so far (see Trainer.staleness), and write it to the metrics file."""
+        counts = self.trainer.staleness()
+        if counts:
+            self.metrics.write("staleness", step=self.trainer.step, pushes={str(n): c for n, c in counts.items()})
+        return counts
 
     def _evaluation_is_due(self, step: int) -> bool:
         evaluate, steps = self.job.training.evaluate, self.job.training.steps
@@ -276,6 +306,7 @@ def sparse_options(job: Job) -> SparseOptions:
         parts=section.parts,
         adapt_every=section.adapt_every,
         wire=section.wire,
+        aggregate=section.aggregate,
     )
 
 

@@ -15,6 +15,7 @@ from hybridmpi.optim import Optimizer
 from hybridmpi.planning.modes import Way
 from hybridmpi.sparse.client import Path as PullPath
 from hybridmpi.sparse.gathering import RowGather
+from hybridmpi.sparse.node_sum import Aggregate
 from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.sparse.rows import SparseRows
@@ -33,14 +34,16 @@ class SparseOptions:
     `partition`: how a table's rows are dealt to parts, "cyclic" or "block". `parts`: into how many; 0: one for each
     owner. Where they are fewer than the owners, tables begin at owners in turn. `adapt_every`: steps between two looks
     whether tables of mode "hybrid" should leave their owners, or return; 0: none. `wire`: the form of float32 rows
-    between nodes, "float32", "bfloat16" or "float16". `pull_path` forces one way of pulling
-    rows, for measurements.
+    between nodes, "float32", "bfloat16" or "float16". `aggregate`: whether the compute ranks of a node sum their rows
+    before they push them: "auto", where that saves traffic between nodes, "always" or "never". `pull_path` forces one
+    way of pulling rows, for measurements.
     """
 
     partition: Kind = "cyclic"
     parts: int = 0
     adapt_every: int = 50
     wire: str = "float32"
+    aggregate: Aggregate = "auto"
     pull_path: PullPath = "auto"
 
 
@@ -83,9 +86,17 @@ class TableExchange:
         for number, spec in enumerate(self.specs):
             self.specs[number] = replace(spec, homes=self._homes(number, options.parts))
         self.service = Service.open(
-            world, self.specs, options.pull_path, norms=norms, wire=options.wire, staleness=staleness
+            world,
+            self.specs,
+            options.pull_path,
+            norms=norms,
+            wire=options.wire,
+            staleness=staleness,
+            aggregate=options.aggregate,
         )
         client = self.service.client
+        # Whether the ranks of any node sum their rows before they push them.
+        self.aggregates: bool = any(world.gather(client.node_sum is not None))
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
             if self.ways[name] == "ps":

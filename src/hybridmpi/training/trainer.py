@@ -102,7 +102,7 @@ class Trainer:
             self.sparsity,
             movable,
             optimizer,
-            Transport(row_wire=sparse.wire, dense_wire=dense.wire),
+            Transport(self.exchange.aggregates, sparse.wire, dense.wire),
             sparse.adapt_every,
         )
         self._asynchronous = Asynchronous(self, self._dense) if staleness else None
@@ -297,6 +297,11 @@ class Trainer:
         if self._dense.options.check:
             require_same_values(self.world, self.buckets, self.step + 1)
         return ""
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether all ranks take every step together."""
+        return self._asynchronous is None
 
     def settle(self) -> None:
         """Wait until all that any rank has pushed is applied everywhere. Collective over compute.

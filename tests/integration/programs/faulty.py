@@ -89,14 +89,14 @@ def batches(world, options):
 
 def fail_in_update(fault, folder):
     """Make the row update of this server rank fail in the faulty step."""
-    apply = Shard.apply
+    update = Shard.update
 
-    def faulty(shard, weights, step):
+    def faulty(shard, step, scale=1.0):
         if step == FAULTY_STEP:
             fail(fault, folder)
-        return apply(shard, weights, step)
+        return update(shard, step, scale)
 
-    Shard.apply = faulty
+    Shard.update = faulty
 
 
 def digest(trainer):
@@ -108,7 +108,10 @@ def digest(trainer):
 
 def train(world, options):
     """Train on this compute rank."""
-    trainer = hm.Trainer(world, Model(), hm.optim.Adagrad(0.1), nonfinite=options.nonfinite)
+    mode = "ps" if options.staleness else "hybrid"
+    trainer = hm.Trainer(
+        world, Model(), hm.optim.Adagrad(0.1), mode=mode, nonfinite=options.nonfinite, staleness=options.staleness
+    )
     if not options.report:
         trainer.fit(batches(world, options), options.steps)
         print("trained to the end", flush=True)
@@ -149,6 +152,7 @@ def main():
     parser.add_argument("--by", choices=["run", "with", "world"], default="run")
     parser.add_argument("--steps", type=int, default=ENDLESS)
     parser.add_argument("--nonfinite", default="stop")
+    parser.add_argument("--staleness", type=float, default=0.0)
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
 
