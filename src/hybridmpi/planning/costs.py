@@ -122,13 +122,14 @@ def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport, c
     far, here = (np.where(where, senders, 0.0).sum(axis=1) / np.maximum(clients, 1) for where in (~near_by, near_by))
     load.rank_sends += float(far.max()) * machine.message_seconds
     load.rank_work += float(here.max()) * machine.near_message_seconds
-    # The message comes, the owner sees it; the new version comes, the rank sees it. To each rank the owner says that it
-    # has taken the message, and then the version: together what a message takes.
+    # The message comes, the owner sees it; the new version comes, the rank sees it. The owner tells its sender that it
+    # has taken it, and every rank the version: each takes half of what a message does.
     load.turns += 1
     cost["server"].turns += 1
-    near = clients[machine.owner_nodes]
-    cost["server"].owner_sends += (machine.ranks - near) * machine.message_seconds
-    cost["server"].owner_work += near * machine.near_message_seconds
+    near, near_senders = clients[machine.owner_nodes], np.where(near_by, senders, 0.0).sum(axis=0)
+    far_ones = machine.ranks - near + senders.sum(axis=0) - near_senders
+    cost["server"].owner_sends += far_ones / 2 * machine.message_seconds
+    cost["server"].owner_work += (near + near_senders) / 2 * machine.near_message_seconds
     if clip:
         # An owner tells all ranks its norm at once; one rank tells all owners the factor.
         load, apart = cost["clip"], float(machine.nodes > 1)

@@ -158,9 +158,9 @@ def _measure_messages(world: World, latency: float) -> dict[str, float]:
 
 
 def _typical(of_ranks: Sequence[Sequence[float]]) -> float | None:
-    """Return the mean over the ranks of the median of each one's times; None where no rank has any."""
-    medians = [median(times) for times in of_ranks if times]
-    return sum(medians) / len(medians) if medians else None
+    """Return the median of all ranks' times; None where no rank has any."""
+    everything = [seconds for times in of_ranks for seconds in times]
+    return median(everything) if everything else None
 
 
 def _seconds(function: Callable[[], object]) -> float:

@@ -38,8 +38,8 @@ def try_modes(world: World, job: Job, steps: int, limit: float) -> Comparison:
     """
     run = run_of(job.model.kind)(world, job)
     machine = measure_machine(world)
-    workload = _profile(run, machine, steps)
-    transport = Transport(False, job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm)
+    workload, aggregates = _profile(run, machine, steps)
+    transport = Transport(aggregates, job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm)
     outlook = Outlook(workload, machine, transport)
     measured, left_out = {}, {}
     for mode, prediction in outlook.modes.items():
@@ -60,9 +60,12 @@ def _why_not(prediction: Prediction, workload: Workload, machine: Machine, secon
     return None
 
 
-def _profile(run: Run, machine: Machine, steps: int) -> Workload:
-    """Return what a step does: the rows of the `steps` steps that will run, and how long computing takes, from steps
-    with the tables at their owners. Collective over compute."""
+def _profile(run: Run, machine: Machine, steps: int) -> tuple[Workload, bool]:
+    """Return what a step does, and whether the ranks of a node sum their rows before they push them. Collective over
+    compute.
+
+    The rows are those of the `steps` steps that will run; seconds are of steps with the tables at their owners.
+    """
     world, trainer = run.world, _open(run, "hybrid", {})
     touched: list[list[np.ndarray]] = []
     results = []
@@ -87,10 +90,11 @@ def _profile(run: Run, machine: Machine, steps: int) -> Workload:
         median(mean.tolist()) / machine.crowding(machine.ranks),
         median((computing.max(axis=0) - mean).tolist()),
     )
-    examples = results[-1].examples
+    examples, aggregates = results[-1].examples, trainer.exchange.aggregates
     _close(trainer)
     clip = run.job.training.clip > 0
-    return Workload(dense, tuple(tables), rows, seconds, lag, clip=clip, units=examples, unit=run.unit)
+    workload = Workload(dense, tuple(tables), rows, seconds, lag, clip=clip, units=examples, unit=run.unit)
+    return workload, aggregates
 
 
 def touched_rows(
