@@ -73,6 +73,11 @@ def test_async(ranks):
     run_checks("checks_async", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_async_tables(ranks):
+    run_checks("checks_async_tables", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)
