@@ -208,11 +208,10 @@ class Trainer:
                 skip = True
                 if self.world.on_root():  # all see it alike
                     self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
-        if not skip:
-            if refused := self._exchange_and_update(report, verdict, phases):
-                skip = True
-                if self.world.on_root():
-                    self._found.append(refused)
+        if not skip and (refused := self._exchange_and_update(report, verdict, phases)):
+            skip = True
+            if self.world.on_root():
+                self._found.append(refused)
         if skip:
             self.skipped += 1
             if self.nonfinite == "stop":
