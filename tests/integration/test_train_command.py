@@ -1,5 +1,6 @@
 """`hybridmpi train` from end to end: what it prints, what it leaves, that it learns, on several numbers of ranks."""
 
+import json
 import os
 import pty
 import re
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
-from launching import kill_session, run_process
+from launching import kill_session, run_mpi, run_process
 from runs import TIMEOUT, arguments, assert_whole, finished, train, write_job
 
 STEPS = 160
@@ -30,6 +32,7 @@ def test_it_learns_and_leaves_what_it_says(job, ranks, servers):
         ranks,
         f"training.steps={STEPS}",
         "training.evaluate=quarters",
+        "sparse.adapt_every=0",  # on so small a text all tables would leave their owners
         f"world.servers={servers}",
     )
     output = run.outcome.output
@@ -59,6 +62,25 @@ def test_it_learns_and_leaves_what_it_says(job, ranks, servers):
         assert 0 <= line["hidden"] <= line["phases"]["backward"] + line["phases"]["overlap"] + 1e-4, line
         assert line["bytes"]["push_rows"] > 0 and line["bytes"]["pull_rows"] > 0
         assert (line["bytes"]["allreduce"] > 0) == (computing > 1)
+
+    # Alpha: since the last evaluation, and of the whole run; more ranks touch more.
+    (end,) = run.of_kind("end")
+    assert end["step"] == STEPS and end["seconds"] > 0
+    for line in [*evaluations, end]:
+        assert line["sparsity"].keys() == {"embedding", "output", "bias"}
+        for alpha in line["sparsity"].values():
+            assert 0 < alpha["rank"] <= alpha["node"] <= alpha["all"] <= 1, line
+            assert computing > 1 or alpha["rank"] == alpha["all"]
+    means = [
+        np.mean([line["sparsity"]["embedding"]["all"] for line in evaluations]),
+        end["sparsity"]["embedding"]["all"],
+    ]
+    assert means[0] == pytest.approx(means[1], rel=1e-5)
+    told = re.search(r"^  embedding +([\d,]+) +ps +(\S+) +(\S+) +(\S+)$", output, re.MULTILINE)
+    assert told, output
+    assert [float(part) for part in told.groups()[1:]] == pytest.approx(
+        [*end["sparsity"]["embedding"].values()], rel=5e-3
+    )
 
     # A line of progress for every step (progress = 0), none of them redrawn.
     shown = re.findall(r"^step (\d+) of 160 \(\d+%\)  loss [\d.]+  [\d,]+ words/s$", output, re.MULTILINE)
@@ -109,6 +131,34 @@ def test_a_bar_on_a_terminal(job):
     assert process.returncode == 0, text
     assert re.search(r"\r\x1b\[K#{10,} 40/40  loss [\d.]+  [\d,]+ words/s\r?\n", text), text
     assert re.search(r"^step 20: held-out perplexity", text, re.MULTILINE), text
+
+
+def test_a_timeline_of_chosen_steps(job):
+    path = job.parent / "timelines" / "some.json"
+    line = [*arguments(job, "traced", "training.steps=8"), "--trace", str(path), "--trace-steps", "4:6"]
+    outcome = run_mpi(3, line, TIMEOUT)
+    assert outcome.code == 0 and outcome.left == (), str(outcome)
+    assert f"trace: {path} (steps 4 to 6, 3 ranks, " in outcome.output
+    trace = json.loads(path.read_text())
+    names = [e["args"]["name"].split(" (")[0] for e in trace["traceEvents"] if e["name"] == "process_name"]
+    assert names == ["compute 0", "compute 1", "server 0"]
+    steps = [(e["pid"], e["args"]["step"]) for e in trace["traceEvents"] if e["name"].startswith("step ")]
+    assert steps == [(rank, step) for rank in (0, 1) for step in (4, 5, 6)]
+    assert [entry.name for entry in path.parent.iterdir()] == ["some.json"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (["--trace-steps", "4:6"], "give both"),
+        (["--trace", "t.json", "--trace-steps", "6:4"], "invalid range of steps, FIRST:LAST"),
+        (["--trace", "t.json", "--trace-steps", "25:30"], "the job ends with step 24"),
+    ],
+)
+def test_a_timeline_of_no_steps(job, wrong, words):
+    outcome = run_process([sys.executable, *arguments(job, "untraced"), *wrong], TIMEOUT)
+    assert outcome.code == 2 and words in outcome.output, str(outcome)
+    assert not finished(job, "untraced", outcome).losses
 
 
 def test_only_the_newest_checkpoints_are_kept(job):

@@ -94,3 +94,35 @@ def check_alpha_is_counted(comm):
 
     for mode in ("hybrid", "allreduce", "allgather"):
         hm.run(lambda w, m=mode: main(w, m), servers=min(1, comm.Get_size() - 1), comm=comm)
+
+
+def check_alpha_of_nodes_is_counted(comm):
+    """Where the ranks of a node push together; nodes of two ranks, a last one of one. By hand, and by any window."""
+
+    def main(world):
+        rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
+        sparse = hm.SparseOptions(aggregate="always")
+        trainer = hm.Trainer(world, Regression(20), optim.SGD(0.1), mode="ps", sparse=sparse)
+
+        def train(steps):
+            for step in range(trainer.step, trainer.step + steps):
+                ids = np.array([0, 1, 1, 2 + (rank + step) % 5])
+                trainer.train_step((ids, np.ones(4)))
+
+        mates = [2 if other // 2 * 2 + 1 < ranks else 1 for other in range(ranks)]
+        expected = np.array([3, np.mean([2 + count for count in mates]), 2 + ranks]) / 20
+        assert trainer.sparsity.so_far() == trainer.sparsity.lately() == {}
+        train(3)
+        assert np.allclose(trainer.sparsity.lately()["table"], expected), (trainer.sparsity.so_far(), expected)
+        assert np.allclose(trainer.sparsity.levels()["table"], expected)
+        trainer.repartition("table", kind="block")  # what was counted goes with the rows
+        train(1)
+        trainer.repartition("table", kind="cyclic")
+        trainer.train_step((np.array([7]), np.ones(1)))  # every rank touches the same row
+        alone = np.full(3, 1 / 20)
+        assert np.allclose(trainer.sparsity.lately()["table"], (expected + alone) / 2)
+        assert np.allclose(trainer.sparsity.so_far()["table"], (4 * expected + alone) / 5)
+        assert trainer.sparsity.lately() == {}
+        world.barrier()
+
+    hm.run(main, servers=0, comm=comm, nodes_of_ranks=lambda rank: rank // 2)

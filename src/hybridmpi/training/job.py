@@ -17,6 +17,7 @@ from hybridmpi.errors import UsageError
 from hybridmpi.optim import Adagrad, Optimizer, by_name
 from hybridmpi.planning.modes import Mode
 from hybridmpi.roles import Servers
+from hybridmpi.sparse.cache import Policy
 from hybridmpi.training.kinds import KINDS, run_of
 from hybridmpi.training.values import Amount, Count, Mebibytes, Range, checked, show
 
@@ -55,7 +56,7 @@ class SparseSection:
     wire: Literal["float32", "bfloat16", "float16"] = "float32"
     prefetch: bool = False
     cache_rows: Annotated[int, Range(0)] = 0
-    cache_policy: Literal["lru", "lfu"] = "lru"
+    cache_policy: Policy = "lru"
     cache_staleness: Annotated[int, Range(0)] = 0
 
 

@@ -18,8 +18,8 @@ class Metrics:
     """Appends lines to `path`; an empty path writes nothing. Local, for one rank.
 
     A line is {"kind": "step", "step", "loss", "examples", "words_per_s" (or what else examples are called: `unit`),
-    "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed after it, "rows"
-    with a cache or prefetch; "evaluation", "staleness", "run" or "end". Raises UsageError when the file cannot be
+    "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed after it, and "rows"
+    with a cache or prefetch; or "evaluation", "staleness", "run", "end". Raises UsageError when the file cannot be
     written.
     """
 

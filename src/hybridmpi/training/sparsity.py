@@ -19,30 +19,50 @@ DECAY = 0.5
 
 class Counts(NamedTuple):
     """Rows touched so far in so many `steps`: of each table, added over the steps, by the ranks, one by one and added
-    up, and by all together."""
+    up, and by all together. `node`: by the ranks of this rank's node together, in `node_steps` of the steps, [tables]
+    both; the rest is the same on every rank."""
 
     steps: int
     ranks: np.ndarray
     all: np.ndarray
+    node: np.ndarray
+    node_steps: np.ndarray
 
 
 class Sparsity:
     """Alpha of every table: of a rank, of all ranks together, and of a node between them.
 
     What the ranks touch is known after every step; what all touch together is asked of the owners when alpha is.
-    `levels` is the moving mean that decisions follow, one look after another; `lately` and `so_far` are for people.
+    A node's is counted where its ranks push together; elsewhere they act as so many independent ones as fits what all
+    touch. `levels` is the moving mean that decisions follow, one look after another; `lately` and `so_far` are for
+    people.
     """
 
     def __init__(self, exchange: TableExchange) -> None:
         self.exchange = exchange
         self._means = [AlphaMean(DECAY) for _ in exchange.tables]
         tables = len(exchange.tables)
-        self._start = Counts(0, np.zeros(tables, np.int64), np.zeros(tables))
+        self._start = Counts(0, *np.zeros((4, tables), np.int64))
         self._now = self._looked = self._told = self._start
 
     def add(self, rows: np.ndarray) -> None:
-        """Take in how many distinct rows of each table the ranks touched in a step, added up. Local."""
-        self._now = Counts(self._now.steps + 1, self._now.ranks + rows, self._now.all)
+        """Take in how many distinct rows of each table the ranks touched in a step, added up. Local, before the next
+        step; waits for the ranks of the node."""
+        steps, ranks, everybody, node, node_steps = self._now
+        if (counted := self._touched_by_node()) is not None:
+            at_owners = np.array([not isinstance(table, Replica) for table in self.exchange.tables], bool)
+            node, node_steps = node + counted * at_owners, node_steps + at_owners
+        self._now = Counts(steps + 1, ranks + rows, everybody, node, node_steps)
+
+    def _touched_by_node(self) -> np.ndarray | None:
+        """Return how many distinct rows of each table this rank's node has just pushed; None if nobody knows."""
+        node_sum = self.exchange.service.client.node_sum
+        if node_sum is not None:
+            counted = node_sum.distinct_rows()
+            return None if counted is None else counted[: len(self.exchange.tables)]
+        world = self.exchange.world
+        alone = sum(world.same_node(rank) for rank in world.clients) == 1
+        return self.exchange.row_counts() if alone else None
 
     def of_ranks(self) -> dict[str, float]:
         """Return what a rank touched of each table, on average since the last call of `levels`. Local."""
@@ -51,8 +71,6 @@ class Sparsity:
     def levels(self) -> dict[str, Alpha]:
         """Return the moving mean of every table's alpha, once there was a step. Collective over compute; waits for the
         owners.
-
-        That of a node is not counted: its ranks together act as so many independent ones as fits what all touch.
         """
         alphas = self._since(self._looked)
         self._looked = self._now
@@ -78,9 +96,23 @@ class Sparsity:
         self._now = self._now._replace(all=self._now.all + self._touched_by_all())
         if self._now.steps == before.steps:
             return {}
+        found, nodes = {}, self._nodes(before)
+        for name, (rank, everybody) in self._between(before).items():
+            node = nodes.get(name, self._of_node(rank, everybody))
+            found[name] = Alpha(rank, min(max(rank, node), everybody), everybody)
+        return found
+
+    def _nodes(self, before: Counts) -> dict[str, float]:
+        """Return what was touched of tables since then by a rank's node, on average over ranks and steps, where every
+        rank's was counted."""
+        if not self.exchange.aggregates:
+            return {}
+        mine = self._now.node - before.node, self._now.node_steps - before.node_steps
+        rows, steps = np.array(self.exchange.world.gather(mine)).swapaxes(0, 1)
         return {
-            name: Alpha(rank, self._of_node(rank, everybody), everybody)
-            for name, (rank, everybody) in self._between(before).items()
+            table.name: float((rows[:, number] / steps[:, number]).mean()) / max(1, table.rows)
+            for number, table in enumerate(self.exchange.tables)
+            if steps[:, number].all()
         }
 
     def _between(self, before: Counts) -> dict[str, tuple[float, float]]:

@@ -39,9 +39,10 @@ class SparseOptions:
     whether tables of mode "hybrid" should leave their owners, or return; 0: none. `wire`: the form of float32 rows
     between nodes, "float32", "bfloat16" or "float16". `aggregate`: whether the compute ranks of a node sum their rows
     before they push them: "auto", where that saves traffic between nodes, "always" or "never". `pull_path` forces one
-    way of pulling rows, for measurements. `prefetch`: rows of the next batch are asked for while a step computes, where
-    the model says which (`rows_wanted`); every step reads the same bits as without. `cache`: each rank keeps rows from
-    step to step. Both are about owners on other nodes: rows of this node are read from its memory as they are.
+    way of pulling rows, for measurements.
+    `prefetch`: rows of the next batch are asked for while a step computes, where the model says which (`rows_wanted`);
+    every step reads the same bits as without. `cache`: each rank keeps rows from step to step. Both are about owners on
+    other nodes: rows of this node are read from its memory as they are.
     """
 
     partition: Kind = "cyclic"
@@ -110,9 +111,9 @@ class TableExchange:
             aggregate=options.aggregate,
         )
         client = self.service.client
-        self.reader = RowReader(client, range(len(embeddings)), options.cache) if reads else None
         # Whether the ranks of any node sum their rows before they push them.
         self.aggregates: bool = any(world.gather(client.node_sum is not None))
+        self.reader = RowReader(client, range(len(embeddings)), options.cache) if reads else None
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
             if self.ways[name] == "ps":

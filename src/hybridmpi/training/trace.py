@@ -47,7 +47,7 @@ class Trace:
             )
         self.world.from_root(self._try_file)
         # With staleness every rank goes through these steps in its own time.
-        self._together = trainer.service.board is None
+        self._together = trainer.synchronous
         self._steps: dict[int, int] = {}
         self._recorded: tuple[int, int] | None = None
         self._found: dict[int, Recording] = {}

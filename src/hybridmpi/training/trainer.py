@@ -114,8 +114,7 @@ class Trainer:
     @property
     def plan(self) -> Plan:
         """How each parameter's gradient travels, and where its values live at present."""
-        named = self.model.named_parameters()
-        return make_plan(self.world, named, self.exchange, self.buckets, self._dense.allreduce)
+        return make_plan(self.world, self.model.named_parameters(), self.exchange, self.buckets, self._dense.allreduce)
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -165,8 +164,7 @@ class Trainer:
 
     @property
     def stopped(self) -> bool:
-        """Whether the last step saw a request to stop on any rank; the same on all ranks, with staleness at a
-        boundary."""
+        """Whether a request to stop was seen on any rank; the same on all ranks, with staleness at a boundary."""
         return self._stopped if self._asynchronous is None else self._asynchronous.stopped
 
     def train_step(self, batch: Any, following: Any = None) -> StepResult | None:
@@ -207,12 +205,10 @@ class Trainer:
                 skip = True
                 if self.world.on_root():  # all see it alike
                     self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
-        if not skip:
-            refused = self._exchange_and_update(report, verdict, phases)
-            if refused:
-                skip = True
-                if self.world.on_root():
-                    self._found.append(refused)
+        if not skip and (refused := self._exchange_and_update(report, verdict, phases)):
+            skip = True
+            if self.world.on_root():
+                self._found.append(refused)
         if skip:
             self.skipped += 1
             if self.nonfinite == "stop":
@@ -221,7 +217,8 @@ class Trainer:
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
         self.step += 1
-        self.sparsity.add(verdict.rows)
+        if not skip:
+            self.sparsity.add(verdict.rows)
         notes = self.adaptation.look(self.step)
         phases.end()
         return StepResult(
