@@ -11,7 +11,7 @@ from hybridmpi.planning.predict import predict
 from hybridmpi.planning.rates import measure_rates
 from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload
 from hybridmpi.sparse.forms import Form
-from hybridmpi.sparse.node_sum import Share, shares_of
+from hybridmpi.sparse.node_memory import Share, shares_of
 from hybridmpi.sparse.wire import Outgoing, Sender, pack_push
 
 # A machine of which the links are all that counts.

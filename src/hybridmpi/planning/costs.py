@@ -17,7 +17,7 @@ from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.modes import Way
 from hybridmpi.planning.traffic import aggregate
 from hybridmpi.planning.workload import Dense, Sparse, Touched
-from hybridmpi.sparse.node_sum import sharers_of
+from hybridmpi.sparse.node_memory import sharers_of
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
 
 WAYS: tuple[Way, ...] = ("ps", "allreduce", "allgather")

@@ -8,7 +8,7 @@ slot; *get*: one indexed Get per owner. Between nodes, message and get are timed
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
 from hybridmpi.sparse.forms import Forms
+from hybridmpi.sparse.node_pull import NodePull, Wanted
 from hybridmpi.sparse.node_sum import NodeSum
 from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.spec import TableSpec
@@ -56,6 +57,7 @@ class Client:
         self.world, self.exchange, self.memories, self.specs = world, exchange, list(memories), list(specs)
         self.traffic = Traffic()
         self.node_sum = node_sum
+        self.node_pull: NodePull | None = None
         self.pushed = 0
         self.wait_seconds = 0.0
         self._index = world.clients.index(world.rank)
@@ -109,7 +111,7 @@ class Client:
                 times = []
                 for _ in range(CALIBRATION_TRIES):
                     started = time.perf_counter()
-                    self._fetch(name, owner, table, local, out)
+                    self._fetch(name, Wanted(owner, table, local, out))
                     times.append(time.perf_counter() - started)
                 fastest[name] = min(times)
             self.paths[owner] = min(fastest, key=fastest.get)
@@ -124,13 +126,41 @@ class Client:
             self.wait_seconds += time.perf_counter() - started
         self.exchange.see()
 
+    def pull_together(self, wanted: Mapping[int, np.ndarray]) -> None:
+        """Pull, once for all compute ranks of this node, the rows that they are going to pull from other nodes: sorted
+        unique ids by table. `pull` then finds them, until `end_together`. Collective over the node's compute ranks, in
+        every step, with rows or without; does nothing where no `node_pull` was opened."""
+        if self.node_pull is not None:
+            waited = self.node_pull.wait_seconds
+            try:
+                self.traffic.add("aggregate", self.node_pull.pull(wanted, self._maps, self._fetch_far), True)
+            finally:
+                self.wait_seconds += self.node_pull.wait_seconds - waited
+
+    def end_together(self) -> None:
+        """Let rows be pulled from their owners again. Local."""
+        if self.node_pull is not None:
+            self.node_pull.end()
+
+    def _fetch_far(self, wanted: list[Wanted]) -> None:
+        """Read rows of owners on other nodes, as they are after the last push, and count them."""
+        self.wait_for_version()
+        for piece in wanted:
+            row_bytes = self.specs[piece.table].dim * self._forms[piece.owner][piece.table].dtype.itemsize
+            self.traffic.add("pull_rows", len(piece.local) * row_bytes, False)
+            if self.paths[piece.owner] == "get":
+                self._fetch("get", piece)
+        self._ask([piece for piece in wanted if self.paths[piece.owner] == "message"])
+
     def pull(self, table: int, ids: np.ndarray) -> np.ndarray:
         """Return the rows `ids` (unique, sorted, checked) of a table, [n, dim], as they are after the last push."""
         self.wait_for_version()
         spec = self.specs[table]
         out = np.empty((len(ids), spec.dim), spec.dtype)
-        later = []
+        later: list[tuple[slice | np.ndarray, Wanted]] = []
         for owner, (where, local) in enumerate(self._maps[table].split(ids)):
+            if self.node_pull is not None and self.node_pull.active:
+                where, local = self.node_pull.read(table, owner, where, local, out)
             if len(local) == 0:
                 continue
             same_node = self.world.same_node(self.world.owners[owner])
@@ -138,10 +168,11 @@ class Client:
             self.traffic.add("pull_rows", len(local) * row_bytes, same_node)
             whole = isinstance(where, slice)
             rows = out[where] if whole else np.empty((len(local), spec.dim), spec.dtype)
+            piece = Wanted(owner, table, local, rows)
             if self.paths[owner] == "message":
-                later.append((owner, local, where, rows))
+                later.append((where, piece))
                 continue
-            self._fetch(self.paths[owner], owner, table, local, rows)
+            self._fetch(self.paths[owner], piece)
             if not whole:
                 out[where] = rows
         self._pulls += 1
@@ -150,21 +181,21 @@ class Client:
                 unmap_pages(rows)
             # What is left is not the tables': unmapping at every look would only cost.
             self._most_mapped = max(MOST_MAPPED_BYTES, 2 * resident_shared_bytes())
-        if later:
-            self._ask(table, [(owner, local, rows) for owner, local, _, rows in later])
-            for _, _, where, rows in later:
-                if not isinstance(where, slice):
-                    out[where] = rows
+        self._ask([piece for _, piece in later])
+        for where, piece in later:
+            if not isinstance(where, slice):
+                out[where] = piece.out
         return out
 
-    def _fetch(self, way: str, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
-        """Read rows `local` of one owner into `out` [n, dim]."""
+    def _fetch(self, way: str, wanted: Wanted) -> None:
+        """Read rows of one owner."""
+        owner, table, local, out = wanted
         if way == "shared":
             kernels.gather(self._rows_on_node(owner, table), local, out=out)
         elif way == "get":
             self.memories[table].get_rows(out, self.world.owners[owner], self.specs[table].row_bytes, local)
         else:
-            self._ask(table, [(owner, local, out)])
+            self._ask([wanted])
 
     def _rows_on_node(self, owner: int, table: int) -> np.ndarray:
         """Return an owner's rows of a table, [n, dim], as they lie in the node's shared memory."""
@@ -175,28 +206,35 @@ class Client:
             self._shared[key] = memory.view(spec.dtype).reshape(count, spec.dim)
         return self._shared[key]
 
-    def _ask(self, table: int, wanted: list[tuple[int, np.ndarray, np.ndarray]]) -> None:
-        """Pull by request and reply from several owners at once: (owner, local ids [n], out [n, dim]) each.
+    def _ask(self, wanted: list[Wanted]) -> None:
+        """Pull by request and reply, from several owners at once; what is wanted of one goes one after another.
 
         A request and its reply fit into their slots; longer lists go in rounds, all owners at work in each.
         """
-        spec, sizes = self.specs[table], self.exchange.sizes
-        row_bytes = max(spec.dim * self._forms[owner][table].dtype.itemsize for owner, _, _ in wanted)
-        most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // row_bytes)
-        everything, start = wanted, 0
-        while wanted:
-            for owner, local, _ in wanted:
-                self._send_request(owner, table, local[start : start + most])
-            for owner, _, out in wanted:
+        rounds = {
+            owner: self._rounds([w for w in wanted if w.owner == owner]) for owner in {w.owner: 0 for w in wanted}
+        }
+        while asked := [part for parts in rounds.values() if (part := next(parts, None)) is not None]:
+            for owner, table, local, _ in asked:
+                self._send_request(owner, table, local)
+            for owner, table, _, out in asked:
                 self.world.wait_until(lambda owner=owner: self._reply_sent[owner] == self._requests[owner])
                 self.exchange.see()
-                part, form = out[start : start + most], self._forms[owner][table]
-                reply = self.exchange.slot("reply", owner)[: part.size * form.dtype.itemsize]
-                form.read(reply.view(form.dtype).reshape(part.shape), part)
-            start += most
-            wanted = [entry for entry in wanted if len(entry[1]) > start]
-        for owner, _, out in everything:
-            self._require_carried(owner, table, out)
+                form = self._forms[owner][table]
+                reply = self.exchange.slot("reply", owner)[: out.size * form.dtype.itemsize]
+                form.read(reply.view(form.dtype).reshape(out.shape), out)
+        for piece in wanted:
+            self._require_carried(piece.owner, piece.table, piece.out)
+
+    def _rounds(self, wanted: list[Wanted]) -> Iterator[Wanted]:
+        """Cut what is wanted of one owner into requests."""
+        for owner, table, local, out in wanted:
+            row_bytes = self.specs[table].dim * self._forms[owner][table].dtype.itemsize
+            most = min(
+                (self.exchange.sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, self.exchange.sizes.reply // row_bytes
+            )
+            for start in range(0, len(local), most):
+                yield Wanted(owner, table, local[start : start + most], out[start : start + most])
 
     def _require_carried(self, owner: int, table: int, rows: np.ndarray) -> None:
         """Raise NonFiniteError for rows that came in 16 bits and are not finite."""
