@@ -8,6 +8,8 @@ whatever their number.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,3 +53,18 @@ def generator(purpose: str, shared: bool = False) -> np.random.Generator:
     who = 0 if shared else _current.rank + 1
     key = [_current.seed, _current.step, who, zlib.crc32(purpose.encode()), use]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+
+
+@contextmanager
+def peek(steps: int = 0) -> Iterator[None]:
+    """Let `generator` give, within, what it gives from the start of the step that comes so many after this one; this
+    one then goes on as if nothing had been drawn. Local."""
+    global _current
+    here = _current
+    if here is None:
+        raise UsageError("draws: no step to look at from here: call draws.begin_step(seed, step, rank) first")
+    begin_step(here.seed, here.step + steps, here.rank)
+    try:
+        yield
+    finally:
+        _current = here

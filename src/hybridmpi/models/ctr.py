@@ -80,6 +80,10 @@ class ClickModel(Module):
         """Return the mean logistic loss of the batch. Local; pulls rows."""
         return binary_cross_entropy(self.logits(batch), batch.labels.astype(self.dtype, copy=False))
 
+    def rows_wanted(self, batch: Clicks) -> dict[str, np.ndarray]:
+        """Return the ids of the rows that `loss` will pull for a batch, by table. Local."""
+        return {f"tables.{name}": ids for name, ids in zip(self.tables.names, batch.ids, strict=True)}
+
     def logits(self, batch: Clicks) -> Tensor:
         """Return the logit of a click for each example, [n]. Local; pulls rows."""
         vector = self.bottom(Tensor(batch.features.astype(self.dtype, copy=False)))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hybridmpi import autograd
-from hybridmpi.autograd import Tensor, no_grad
+from hybridmpi.autograd import Tensor, draws, no_grad
 from hybridmpi.errors import UsageError
 from hybridmpi.models.prediction import likeliest, negative_log_likelihood, sampler_for, whole_table, word_loss
 from hybridmpi.nn import LSTM, Dropout, Embedding, Linear, Module
@@ -68,6 +68,22 @@ class TranslationModel(Module):
         """
         hidden, targets = self._predictors(batch)
         return word_loss(hidden, targets, self.output, self.bias, self.sampler)
+
+    def rows_wanted(self, batch: SentencePairs) -> dict[str, np.ndarray]:
+        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local.
+
+        Not those of the full softmax, which wants all rows of the output table. Raises UsageError as `loss` does.
+        """
+        _check(batch, "source", "target")
+        given = _within(batch.target_lengths, batch.target.shape[1])
+        wanted = {
+            "source": batch.source[_within(batch.source_lengths, batch.source.shape[1])],
+            "target": batch.target[:, :-1][given[:, 1:]],
+        }
+        if self.sampler is not None:
+            candidates = self.sampler.draw(draws.generator("candidates", shared=True))
+            wanted["output"] = wanted["bias"] = np.concatenate([batch.target[given], candidates])
+        return wanted
 
     def evaluate(self, batch: SentencePairs) -> tuple[float, int]:
         """Return the sum of negative log likelihoods of the target words, in double precision, and their number. Local;

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from hybridmpi import kernels
-from hybridmpi.autograd import Parameter
+from hybridmpi.autograd import Parameter, draws
 from hybridmpi.collectives import AllReduce
+from hybridmpi.errors import UsageError
 from hybridmpi.nn import Embedding
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.modes import Way
@@ -35,8 +37,9 @@ class SparseOptions:
     owner. Where they are fewer than the owners, tables begin at owners in turn. `adapt_every`: steps between two looks
     whether tables of mode "hybrid" should leave their owners, or return; 0: none. `wire`: the form of float32 rows
     between nodes, "float32", "bfloat16" or "float16". `aggregate`: whether the compute ranks of a node sum their rows
-    before they push them: "auto", where that saves traffic between nodes, "always" or "never". `pull_path` forces one
-    way of pulling rows, for measurements.
+    before they push them, and pull once what several of them want of other nodes, where the model says what
+    (`rows_wanted`): "auto", where that saves traffic between nodes, "always" or "never". `pull_path` forces one way of
+    pulling rows, for measurements.
     """
 
     partition: Kind = "cyclic"
@@ -60,8 +63,10 @@ class TableExchange:
     """All tables of a model on a compute rank. Collective over compute; the servers come along.
 
     `embeddings`: (name, layer) of every table; `served`: dense parameters that lie at owners. `ways`: by name. `norms`:
-    whether steps are updated only when their norm is known.
-    In a step: `begin_step`, backward, `end_backward`; when all ranks have agreed, `send`, `finish`, `update`.
+    whether steps are updated only when their norm is known. `rows_wanted`: says which rows, {name of table: ids}, the
+    model is going to pull for a batch; None where it does not say.
+    In a step: `begin_step`, `pull_together`, backward, `end_backward`; when all ranks have agreed, `push`, `start`,
+    `finish`, `update`.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class TableExchange:
         make_allreduce: Callable[[int], AllReduce],
         norms: bool,
         staleness: float = 0,
+        rows_wanted: Callable[[Any], Mapping[str, np.ndarray]] | None = None,
     ) -> None:
         self.world, self.ways, self.options = world, dict(ways), options
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
@@ -97,6 +103,9 @@ class TableExchange:
         client = self.service.client
         # Whether the ranks of any node sum their rows before they push them.
         self.aggregates: bool = any(world.gather(client.node_sum is not None))
+        self._rows_wanted = rows_wanted
+        # Whether they also pull together what they want of other nodes.
+        self.pulls_together: bool = rows_wanted is not None and self.service.open_node_pull()
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
             if self.ways[name] == "ps":
@@ -194,8 +203,36 @@ class TableExchange:
         """Forget the last step's gradients. Local."""
         self.served.begin_step()
 
+    def pull_together(self, batch: Any) -> None:
+        """Pull, once for the node, the rows that its ranks are going to want for their batches; None: this rank has
+        none. Collective over the node's compute ranks; what is wrong with a batch is raised, after the rank's part."""
+        if not self.pulls_together or not self.at_owners:
+            return
+        wanted: dict[int, np.ndarray] = {}
+        try:
+            if batch is not None:
+                wanted = self._wanted(batch)
+        finally:
+            self.service.client.pull_together(wanted)
+
+    def _wanted(self, batch: Any) -> dict[int, np.ndarray]:
+        """Return the rows, sorted and unique, that a batch wants of tables at owners, by the table's number."""
+        with draws.peek():
+            wanted = dict(self._rows_wanted(batch))
+        found = {}
+        for table, (name, embedding) in zip(self.tables, self._embeddings, strict=True):
+            ids = wanted.pop(name, None)
+            if ids is not None and isinstance(table, Table):
+                found[table.number], _ = embedding.distinct(ids)
+        if wanted:
+            raise UsageError(
+                f"rows_wanted names {sorted(wanted)}: the tables are {[name for name, _ in self._embeddings]}"
+            )
+        return found
+
     def end_backward(self) -> None:
         """Take the step's gradients; `found` is then what in them is not finite, in words. Local."""
+        self.service.client.end_together()
         self.gradients = [embedding.take_gradient() for _, embedding in self._embeddings]
         self.served.end_backward()
         self.found = []

@@ -36,12 +36,13 @@ from hybridmpi.world import World
 class Trainer:
     """Trains a model on all compute ranks. Collective over compute; the servers come along.
 
-    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. In mode
-    "hybrid" its dense parameters become views of flat buckets, summed over the ranks by all-reduce as `dense` says,
-    while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The other
-    modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every rank
-    ("allgather"); `modes` makes exceptions by name pattern, {"embedding*": "allreduce"}. `seed` decides initial values
-    and all random draws. `clip` > 0 limits the global norm of the whole gradient. `nonfinite`: "stop" raises
+    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples; if it also
+    has `rows_wanted(batch)`, {name of table: ids that loss will pull}, nodes pull these rows once for their ranks. In
+    mode "hybrid" its dense parameters become views of flat buckets, summed over the ranks by all-reduce as `dense`
+    says, while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The
+    other modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every
+    rank ("allgather"); `modes` makes exceptions by name pattern, {"embedding*": "allreduce"}. `seed` decides initial
+    values and all random draws. `clip` > 0 limits the global norm of the whole gradient. `nonfinite`: "stop" raises
     NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
 
     `staleness`: how many steps a rank may be ahead of the slowest one: 0 trains synchronously, a number is stale
@@ -95,6 +96,7 @@ class Trainer:
             lambda nbytes: dense.open(world, nbytes),
             norms=clip > 0 and not staleness,
             staleness=staleness,
+            rows_wanted=getattr(model, "rows_wanted", None),
         )
         self.sparsity = Sparsity(self.exchange)
         self.adaptation = Adaptation(
@@ -102,7 +104,7 @@ class Trainer:
             self.sparsity,
             movable,
             optimizer,
-            Transport(self.exchange.aggregates, sparse.wire, dense.wire),
+            Transport(self.exchange.aggregates, sparse.wire, dense.wire, together=self.exchange.pulls_together),
             sparse.adapt_every,
         )
         self._asynchronous = Asynchronous(self, self._dense) if staleness else None
@@ -248,7 +250,10 @@ class Trainer:
         self._dense.begin_step(report.weight)
         self.exchange.begin_step()
         try:
-            if report.weight and not report.failed:
+            ready = report.weight and not report.failed
+            self.exchange.pull_together(batch if ready else None)
+            phases.lap("pull")
+            if ready:
                 loss = self.model.loss(batch)
                 report.loss = float(loss.data)
                 in_pull = self.exchange.pull_seconds() - pulled
@@ -388,6 +393,7 @@ class Trainer:
         if self._asynchronous is not None:
             self._asynchronous.close()
         self._dense.leave()
+        self.exchange.pull_together(None)  # ranks of this node that train on would wait for this one
         if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
             refuse_to_part(self.world, self.step + 1, leaving=True)
         self.exchange.close()
