@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hybridmpi import autograd, checkpoint, data, models, nn, optim
+    from hybridmpi.sparse.cache import CacheOptions
     from hybridmpi.training.dense import DenseOptions
     from hybridmpi.training.tables import SparseOptions
+    from hybridmpi.training.trace import Trace
     from hybridmpi.training.trainer import Trainer
     from hybridmpi.world import World, run
 
 # public name -> module; a name that is a module itself maps to None.
 _PUBLIC = {
+    "CacheOptions": "hybridmpi.sparse.cache",
     "DenseOptions": "hybridmpi.training.dense",
     "SparseOptions": "hybridmpi.training.tables",
+    "Trace": "hybridmpi.training.trace",
     "Trainer": "hybridmpi.training.trainer",
     "World": "hybridmpi.world",
     "autograd": None,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hybridmpi.errors import HybridMPIError, LaunchError, RemoteError
 from hybridmpi.failures import describe, exit_code_of, forget_abort_hook, install_abort_hook, speak
 from hybridmpi.memory import keep_freed_memory
+from hybridmpi.recording import Recording
 from hybridmpi.roles import Servers, assign_servers
 from hybridmpi.waiting import wait_all, wait_until
 
@@ -116,6 +117,8 @@ class World:
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self._progress: list[Callable[[], Any]] = []
         self._on_close: list[Callable[[], None]] = []
+        # While a timeline of this job is recorded, what this rank does.
+        self.recording: Recording | None = None
         self._closed = self._has_served = False
         self.servers: list[int] = []
         self.clients: list[int] = []
@@ -162,9 +165,13 @@ class World:
     @property
     def role(self) -> str:
         """What this rank is, for messages: 'compute 0', 'server 1'; 'starting' before that is known. Local."""
-        if self.rank in self.servers:
-            return f"server {self.servers.index(self.rank)}"
-        return f"compute {self.clients.index(self.rank)}" if self.clients else "starting"
+        return self.role_of(self.rank)
+
+    def role_of(self, rank: int) -> str:
+        """Return what world rank `rank` is, in words. Local."""
+        if rank in self.servers:
+            return f"server {self.servers.index(rank)}"
+        return f"compute {self.clients.index(rank)}" if self.clients else "starting"
 
     def __repr__(self) -> str:
         return f"<World rank {self.rank} of {self.size}, {self.role}, {self.nodes} node{'s' * (self.nodes > 1)}>"

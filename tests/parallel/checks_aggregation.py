@@ -227,6 +227,9 @@ def check_when_it_is_used(comm):
         service.client.push([], 1.0)
         service.client.wait_for_version()
         service.close()
+        service = Service.open(world, specs, staleness=1)
+        assert service.client.node_sum is None
+        service.close()
         try:
             Service.open(world, specs, aggregate="yes")
         except UsageError as error:

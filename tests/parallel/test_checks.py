@@ -44,6 +44,16 @@ def test_aggregation(ranks):
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_cache(ranks):
+    run_checks("checks_cache", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 3, 4, 5])
+def test_node_pull(ranks):
+    run_checks("checks_node_pull", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_moving(ranks):
     run_checks("checks_moving", ranks)
 
@@ -71,6 +81,11 @@ def test_async(ranks):
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_training(ranks):
     run_checks("checks_training", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_trace(ranks):
+    run_checks("checks_trace", ranks)
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])

@@ -33,6 +33,16 @@ def check_gradients(function: Callable[..., Tensor], *arrays: np.ndarray, seed: 
         np.testing.assert_allclose(found, numeric, rtol=1e-5, atol=TOLERANCE * max(1.0, np.abs(numeric).max(initial=0)))
 
 
+def pulled_rows(model, loss):
+    """Return the ids that `loss()` pulls from each table of a model with MemoryStores, sorted, by name."""
+    pulled = {}
+    for name, table in model.named_tables():
+        pull = table.store.pull
+        table.store.pull = lambda ids, name=name, pull=pull: pulled.setdefault(name, []).append(ids) or pull(ids)
+    loss()
+    return {name: np.unique(np.concatenate(ids)) for name, ids in pulled.items()}
+
+
 class MemoryStore:
     """A whole table in memory, which serves rows and counts what it served."""
 

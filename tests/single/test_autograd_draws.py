@@ -35,8 +35,24 @@ def test_shared_draws_leave_the_rank_out():
     assert numbers(1, 5, 0, shared=True) != numbers(1, 6, 0, shared=True)
 
 
+def test_another_step_can_be_looked_at():
+    draws.begin_step(1, 4, 2)
+    here = tuple(draws.generator("x").random(3))
+    with draws.peek():
+        assert tuple(draws.generator("x").random(3)) == here
+    with draws.peek(2):
+        later = [tuple(draws.generator("x").random(3)) for _ in range(2)]
+    second = tuple(draws.generator("x").random(3))
+    draws.begin_step(1, 6, 2)
+    assert [tuple(draws.generator("x").random(3)) for _ in range(2)] == later
+    draws.begin_step(1, 4, 2)
+    assert [tuple(draws.generator("x").random(3)) for _ in range(2)] == [here, second]
+
+
 def test_outside_a_step_is_an_error(monkeypatch):
     monkeypatch.setattr(draws, "_current", None)
+    with pytest.raises(UsageError, match="begin_step"), draws.peek():
+        pass
     with pytest.raises(UsageError, match="begin_step"):
         draws.generator("dropout")
     with pytest.raises(UsageError, match="negative"):

@@ -84,6 +84,8 @@ def test_one_parameter_is_explained(capsys, job):
         (["--alpha", "embedding=2"], "expected TABLE=X with X from 0 to 1, such as embedding=0.2"),
         (["--alpha", "embedding"], "expected TABLE=X"),
         (["--explain", "outptu"], "no parameter 'outptu': did you mean 'output'?"),
+        (["--steps", "5"], "--steps: expected several ranks, such as hybridmpi launch -n 3 -- plan"),
+        (["--limit", "5"], "--limit: expected several ranks"),
         (["--set", "data.stream=3"], "unknown key; did you mean 'streams'?"),
     ],
 )
@@ -97,3 +99,11 @@ def test_ranks_are_placed_as_the_world_places_them():
     assert places(2, 5, "0", "per-node") == ((3, 2), (0, 0))
     assert places(2, 5, "1", 0) == ((2, 2), (1, 0))
     assert places(1, 1, None, "per-node") == ((1,), (0,))
+
+
+def test_several_ranks_are_a_machine_of_their_own(capsys, job, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    assert cli.main(["plan", job, "--link-gbps", "10"]) == 2
+    assert "--link-gbps: on several ranks the machine is the one that they are on" in capsys.readouterr().err
+    assert cli.main(["plan", job, "--steps", "0"]) == 2
+    assert "--steps 0: expected at least 1" in capsys.readouterr().err

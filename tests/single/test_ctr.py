@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from finite_differences import MemoryStore
+from finite_differences import MemoryStore, pulled_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +42,12 @@ def model_and_batch(examples=5):
     ids = tuple(random.integers(0, rows, s[-1]) for rows, s in zip((7, 4), starts, strict=True))
     features, labels = random.normal(size=(examples, 3)), random.integers(0, 2, examples).astype(np.float32)
     return model, ClickBatch(features, ids, starts, labels)
+
+
+def test_rows_wanted_are_those_that_the_loss_pulls():
+    model, batch = model_and_batch()
+    wanted, pulled = model.rows_wanted(batch), pulled_rows(model, lambda: model.loss(batch))
+    assert {name: np.unique(ids).tolist() for name, ids in wanted.items()} == {n: i.tolist() for n, i in pulled.items()}
 
 
 def oracle(model, batch):

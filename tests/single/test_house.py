@@ -23,7 +23,7 @@ TEXTS = sorted(
 # Chapters from the ground up: a module may import from its own chapter, and from those that stand before it here.
 STOREYS = [
     ("errors",),
-    ("arrays", "folders", "kernels", "memory", "roles", "traffic", "waiting"),
+    ("arrays", "folders", "kernels", "memory", "recording", "roles", "traffic", "waiting"),
     ("failures",),
     ("world",),
     ("collectives", "optim", "checkpoint", "data"),

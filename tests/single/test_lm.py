@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from finite_differences import MemoryStore
+from finite_differences import MemoryStore, pulled_rows
 
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, draws
@@ -42,6 +42,20 @@ def test_names():
         "lstm.bias", "lstm.projection", "lstm.weight_h", "lstm.weight_x"
     ]  # fmt: skip
     assert [table.rows for _, table in made.named_tables()] == [VOCAB] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "names"), [({}, {"embedding", "output", "bias"}), ({"softmax": "full"}, {"embedding"})]
+)
+def test_rows_wanted_are_those_that_the_loss_pulls(options, names):
+    made, words = model(vocab=400, **options), batch(vocab=400)
+    draws.begin_step(1, 0, 0)
+    with draws.peek(1):
+        wanted = made.rows_wanted(words)
+    pulled = pulled_rows(made, lambda: loss_of(made, words))  # in step 1
+    assert wanted.keys() == names
+    for name, ids in wanted.items():
+        assert np.array_equal(np.unique(ids), pulled[name])
 
 
 @pytest.mark.parametrize("options", [{}, {"softmax": "full"}, {"dropout": 0.3}])

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from finite_differences import MemoryStore
+from finite_differences import MemoryStore, pulled_rows
 
 from hybridmpi.autograd import draws, no_grad
 from hybridmpi.errors import SparseIndexError, UsageError
@@ -32,6 +32,15 @@ def batch_of(pairs, padding=0, more=0):
             words[: len(sentence)] = sentence
         arrays[f"{name}_lengths"] = lengths
     return SimpleNamespace(**arrays)
+
+
+def test_rows_wanted_are_those_that_the_loss_pulls():
+    made, pairs = model(), batch_of(sentences(), padding=11, more=2)
+    draws.begin_step(1, 3, 0)
+    wanted = made.rows_wanted(pairs)
+    draws.begin_step(1, 3, 0)
+    pulled = pulled_rows(made, lambda: made.loss(pairs))
+    assert {name: np.unique(ids).tolist() for name, ids in wanted.items()} == {n: i.tolist() for n, i in pulled.items()}
 
 
 def sentences(seed=0, lengths=((3, 2), (1, 4), (5, 1))):

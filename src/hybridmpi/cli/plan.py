@@ -118,7 +118,9 @@ def _predict(options: argparse.Namespace) -> int:
         )
     workload = describe(job, machine, options.measure)
     workload = with_alphas(workload, options.alpha, machine)
-    transport = Transport(options.local, options.row_wire or "float32", job.allreduce.wire)
+    transport = Transport(
+        options.local, options.row_wire or job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm
+    )
     outlook = Outlook(workload, machine, transport)
     if options.explain is not None:
         name = outlook.parameter(options.explain).name
@@ -206,7 +208,8 @@ def _language_model(job: Any, machine: Any, measure: bool) -> Any:
         classes = touched["output"].rank
         seconds = language_model_flops(words, touched["embedding"].rank, classes, sizes.width, sizes.hidden)
         seconds /= machine.flops
-    return Workload(dense, tables, touched, seconds, units=section.streams * section.steps, unit="words")
+    clip = job.training.clip > 0
+    return Workload(dense, tables, touched, seconds, clip=clip, units=section.streams * section.steps, unit="words")
 
 
 # A kind of job that can be planned: what makes its workload of (job, machine, whether to measure a step).

@@ -19,13 +19,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", metavar="PATH", help="continue from a checkpoint, or from the newest in a directory of them"
     )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="record what every rank does in some steps, as a timeline that ui.perfetto.dev and chrome://tracing open",
+    )
+    parser.add_argument(
+        "--trace-steps",
+        type=steps,
+        metavar="FIRST:LAST",
+        help="the steps that --trace records, such as 10:20; without it the 20 steps after the first three",
+    )
+
+
+def steps(text: str) -> tuple[int, int]:
+    """Return the first and the last step of --trace-steps. Local."""
+    first, last = map(int, text.split(":"))
+    if not 1 <= first <= last:
+        raise ValueError
+    return first, last
+
+
+steps.__name__ = "range of steps, FIRST:LAST,"  # argparse: "invalid range of steps, FIRST:LAST, value"
 
 
 def run(options: argparse.Namespace) -> int:
     """Train. Collective over the launch communicator; returns the exit code."""
     # Signals first: one that comes before its handler is set would kill the rank.
+    from hybridmpi.errors import UsageError
     from hybridmpi.training.signals import StopRequest
 
+    if options.trace_steps and not options.trace:
+        raise UsageError("--trace-steps says which steps are recorded, --trace FILE where they go: give both")
     stop = StopRequest()
     from hybridmpi.training.job import read_job
     from hybridmpi.world import run as run_world
@@ -36,6 +61,6 @@ def run(options: argparse.Namespace) -> int:
     def main(world):
         from hybridmpi.training.run import run_job
 
-        return run_job(world, job, options.resume, stop)
+        return run_job(world, job, options.resume, stop, options.trace, options.trace_steps)
 
     return run_world(main, servers=job.servers) or 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -179,6 +180,7 @@ class AllReduce:
             self._left_to_mpi.append(shared)
         else:
             self._under_way.append((shared, Operation(self._steps(shared, algorithm))))
+            shared.started = time.perf_counter()
             self.advance()
 
     def advance(self) -> bool:
@@ -186,6 +188,10 @@ class AllReduce:
         if not self._under_way:
             return False
         moved = any([operation.advance() for _, operation in self._under_way])
+        if (recording := self.world.recording) is not None:
+            for buffer in (shared for shared, operation in self._under_way if operation.done):
+                about = {"step": recording.step, "bytes": buffer.mine.nbytes}
+                recording.add_sum(f"sum of buffer {buffer.number}", buffer.started, time.perf_counter(), **about)
         self._under_way = [entry for entry in self._under_way if not entry[1].done]
         return moved
 

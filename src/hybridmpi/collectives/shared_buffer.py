@@ -28,11 +28,13 @@ class SharedBuffer:
     `flags`: the window as int64, in which rank r's two flags lie at `first` + r `stride` and one line on. Buffers have
     flags of their own, so any number of them can be under way at once, in any order. `number`: in the order in which
     they were made, the same on all ranks. `share`: what this rank's row counts in the sums that `steps` make.
+    `started`: when the last sum of it began, by time.perf_counter.
     """
 
     def __init__(self, rows: np.ndarray, rank: int, flags: np.ndarray, first: int, stride: int, number: int) -> None:
         self.number = number
         self.share = 1.0
+        self.started = 0.0
         self._shares = flags.view(np.float64)[first + SHARE :: stride][: rows.shape[0]]
         self.rows, self.rank, self.ranks = rows, rank, rows.shape[0]
         self.mine = rows[rank]

@@ -6,9 +6,9 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from hybridmpi.autograd import Tensor, draws, no_grad
+from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
-from hybridmpi.models.prediction import negative_log_likelihood, sampler_for, word_loss
+from hybridmpi.models.prediction import negative_log_likelihood, rows_of_loss, sampler_for, word_loss
 from hybridmpi.nn import LSTM, Dropout, Embedding, Module
 from hybridmpi.nn.lstm import State
 
@@ -67,15 +67,8 @@ class LanguageModel(Module):
         return word_loss(hidden, targets, self.output, self.bias, self.sampler)
 
     def rows_wanted(self, batch: TextBatch) -> dict[str, np.ndarray]:
-        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local.
-
-        Not those of the full softmax: it wants, and changes, all rows of the output table in every step.
-        """
-        if self.sampler is None:
-            return {"embedding": batch.inputs}
-        candidates = self.sampler.draw(draws.generator("candidates", shared=True))
-        ids = np.concatenate([batch.targets.reshape(-1), candidates])
-        return {"embedding": batch.inputs, "output": ids, "bias": ids}
+        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local."""
+        return {"embedding": batch.inputs, **rows_of_loss(batch.targets.reshape(-1), self.sampler)}
 
     def evaluate(self, batch: TextBatch) -> tuple[float, int]:
         """Return the sum of negative log likelihoods, in double precision, and the number of words. Local; pulls rows.

@@ -7,9 +7,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from hybridmpi import autograd
-from hybridmpi.autograd import Tensor, draws, no_grad
+from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
-from hybridmpi.models.prediction import likeliest, negative_log_likelihood, sampler_for, whole_table, word_loss
+from hybridmpi.models.prediction import (
+    likeliest,
+    negative_log_likelihood,
+    rows_of_loss,
+    sampler_for,
+    whole_table,
+    word_loss,
+)
 from hybridmpi.nn import LSTM, Dropout, Embedding, Linear, Module
 
 
@@ -70,20 +77,13 @@ class TranslationModel(Module):
         return word_loss(hidden, targets, self.output, self.bias, self.sampler)
 
     def rows_wanted(self, batch: SentencePairs) -> dict[str, np.ndarray]:
-        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local.
-
-        Not those of the full softmax, which wants all rows of the output table. Raises UsageError as `loss` does.
-        """
-        _check(batch, "source", "target")
-        given = _within(batch.target_lengths, batch.target.shape[1])
-        wanted = {
-            "source": batch.source[_within(batch.source_lengths, batch.source.shape[1])],
-            "target": batch.target[:, :-1][given[:, 1:]],
-        }
-        if self.sampler is not None:
-            candidates = self.sampler.draw(draws.generator("candidates", shared=True))
-            wanted["output"] = wanted["bias"] = np.concatenate([batch.target[given], candidates])
-        return wanted
+        """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local."""
+        source, target = (
+            words[_within(lengths, words.shape[1])]
+            for words, lengths in ((batch.source, batch.source_lengths), (batch.target, batch.target_lengths))
+        )
+        inputs = batch.target[:, :-1][_within(batch.target_lengths, batch.target.shape[1])[:, 1:]]
+        return {"source": source, "target": inputs, **rows_of_loss(target, self.sampler)}
 
     def evaluate(self, batch: SentencePairs) -> tuple[float, int]:
         """Return the sum of negative log likelihoods of the target words, in double precision, and their number. Local;

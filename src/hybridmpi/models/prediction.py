@@ -39,6 +39,18 @@ def word_loss(hidden: Tensor, targets: Any, output: Embedding, bias: Embedding, 
     return sampled_softmax(hidden, targets, candidates, output, bias, sampler)
 
 
+def rows_of_loss(targets: np.ndarray, sampler: LogUniform | None) -> dict[str, np.ndarray]:
+    """Return the ids of the rows that `word_loss` will pull for `targets` int [n], as the draws of the step decide, of
+    the tables "output" and "bias". Local.
+
+    No ids without a sampler: every step wants the whole table, and changes it.
+    """
+    if sampler is None:
+        return {}
+    candidates = sampler.draw(draws.generator("candidates", shared=True))
+    return dict.fromkeys(("output", "bias"), np.concatenate([targets, candidates]))
+
+
 def negative_log_likelihood(hidden: np.ndarray, targets: np.ndarray, output: Embedding, bias: Embedding) -> float:
     """Return the sum over words of log(sum over rows of exp(logit)) - logit of the target, in double precision. Local;
     pulls rows.

@@ -35,12 +35,11 @@ class Measured:
 def by_phase(seconds: Seconds) -> dict[str, float]:
     """Return predicted seconds by the phases of `PHASES`. Local."""
     sums = seconds.allreduce + seconds.allgather
-    hidden = 0.0 if seconds.embedded else sums + seconds.update  # in which servers work
     return {
         "pull": seconds.pull,
         "compute": seconds.compute,
         "push": seconds.local + seconds.push,
-        "wait": seconds.agree + max(0.0, seconds.server - hidden),
+        "wait": seconds.agree + seconds.exchange - sums - seconds.update,
         "sums": sums,
         "update": seconds.update,
     }

@@ -18,24 +18,28 @@ from hybridmpi.planning.modes import Way
 from hybridmpi.planning.traffic import aggregate, pulled_together
 from hybridmpi.planning.workload import Dense, Sparse, Touched
 from hybridmpi.sparse.node_memory import sharers_of
+from hybridmpi.sparse.norms import SCALAR_BYTES
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
 
 WAYS: tuple[Way, ...] = ("ps", "allreduce", "allgather")
 
 # In the order of a step.
-PHASES = ("pull", "local", "push", "server", "allreduce", "allgather", "update")
+PHASES = ("pull", "local", "push", "server", "allreduce", "allgather", "clip", "update")
 
 BYTES_ON_WIRE = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
 
 
 @dataclass(frozen=True)
 class Transport:
-    """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed. Between nodes:
-    `row_wire`, the form of rows to and from owners, and `dense_wire`, of what is summed."""
+    """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed; `together`: what a
+    node's ranks want of tables on other nodes is pulled once. Between nodes: `row_wire`, the form of rows to and from
+    owners, and `dense_wire`, of what is summed, by `algorithm`; "auto": the one that is predicted to be fastest."""
 
     local: bool = False
     row_wire: str = "float32"
     dense_wire: str = "float32"
+    algorithm: str = "auto"
+    together: bool = False
 
 
 @dataclass
@@ -44,8 +48,9 @@ class Load:
 
     Bytes: `out[n]`, `into[n]` on node n's link, `within[n]` in its shared memory; `owner_in[o]`, `owner_out[o]` of the
     first two that are owner o's; `counted`: a compute rank's by category (traffic.py), mean over the ranks. Seconds of
-    work, alone on a core: `rank_work`, of the busiest rank, and `owner_work[o]`. `turns`: messages that are waited for
-    one after another. `summed`: bytes of dense arrays that every rank has its part of.
+    work, alone on a core: `rank_work`, of the busiest rank, and `owner_work[o]`; of messages to other nodes, in which
+    the sender waits for the receiver's MPI: `rank_sends`, `owner_sends[o]`. `turns`: messages that are waited for one
+    after another. `summed`: bytes of dense arrays that every rank has its part of.
     """
 
     out: np.ndarray
@@ -54,7 +59,9 @@ class Load:
     owner_in: np.ndarray
     owner_out: np.ndarray
     owner_work: np.ndarray
+    owner_sends: np.ndarray
     rank_work: float = 0.0
+    rank_sends: float = 0.0
     turns: float = 0.0
     summed: float = 0.0
     counted: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -63,7 +70,7 @@ class Load:
     def none(cls, machine: Machine) -> Load:
         """Return no load. Local."""
         nodes, owners = (lambda: np.zeros(machine.nodes)), (lambda: np.zeros(machine.owners))
-        return cls(nodes(), nodes(), nodes(), owners(), owners(), owners())
+        return cls(nodes(), nodes(), nodes(), owners(), owners(), owners(), owners())
 
 
 Cost = dict[str, Load]
@@ -103,19 +110,34 @@ def add_parameter(
         _replica(cost, parameter, touched, way, machine)
 
 
-def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport) -> None:
+def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport, clip: bool = False) -> None:
     """Add what a step costs once, whatever there is of parameters: with `served` tables every rank writes to every
-    owner, if only that it has nothing, and waits for its answer. Local."""
+    owner, if only that it has nothing, and waits for its answer; with `clip` it first hears the owners' norms. Local.
+    """
     if not served:
         return
     senders = _senders(machine, transport)
     load = cost["push"]
     _spread(load, machine, senders * float(HEADER_BYTES), "control")
-    load.rank_work += _most_messages(machine)
-    # The message comes, the owner sees it; the new version comes, the rank sees it.
+    clients = np.array(machine.compute)
+    near_by = np.arange(machine.nodes)[:, None] == machine.owner_nodes
+    far, here = (np.where(where, senders, 0.0).sum(axis=1) / np.maximum(clients, 1) for where in (~near_by, near_by))
+    load.rank_sends += float(far.max()) * machine.message_seconds
+    load.rank_work += float(here.max()) * machine.near_message_seconds
+    # The message comes, the owner sees it; the new version comes, the rank sees it. To each rank the owner says that it
+    # has taken the message, and then the version: together what a message takes.
     load.turns += 1
     cost["server"].turns += 1
-    cost["server"].owner_work += senders.sum(axis=0) * machine.near_message_seconds
+    near = clients[machine.owner_nodes]
+    cost["server"].owner_sends += (machine.ranks - near) * machine.message_seconds
+    cost["server"].owner_work += near * machine.near_message_seconds
+    if clip:
+        # An owner tells all ranks its norm at once; one rank tells all owners the factor.
+        load, apart = cost["clip"], float(machine.nodes > 1)
+        load.turns += 2
+        load.rank_sends += 2 * apart * machine.message_seconds
+        load.rank_work += (machine.owners + machine.ranks) * (1 - apart) * machine.near_message_seconds
+        load.counted["control"] += SCALAR_BYTES * machine.owners * (1 + 1 / machine.ranks)
 
 
 def as_table(parameter: Dense, machine: Machine) -> tuple[Sparse, Touched]:
@@ -250,13 +272,6 @@ def _spread(load: Load, machine: Machine, size: np.ndarray, category: str, on_wi
     load.out += far.sum(axis=1)
     load.within += within.sum(axis=1)
     load.counted[category] += float(within.sum() + far.sum()) / machine.ranks
-
-
-def _most_messages(machine: Machine) -> float:
-    """Return the seconds that one message to every owner takes the rank with most of them elsewhere."""
-    here = np.bincount(machine.owner_nodes, minlength=machine.nodes)
-    seconds = (machine.owners - here) * machine.message_seconds + here * machine.near_message_seconds
-    return float(seconds[np.array(machine.compute) > 0].max())
 
 
 def _aggregate(rows: np.ndarray | float, table: Sparse, machine: Machine) -> np.ndarray | float:

@@ -33,9 +33,12 @@ class Machine:
 
     # A node's link, bytes/s each way at the same time: 1 Gbit/s, of which `PAYLOAD` arrives.
     link_rate: float = PAYLOAD * 1e9 / 8
+    # Bytes that a link which has rested takes in at once before its rate counts, as shaped ones do; None: nothing.
+    link_burst: float | None = None
     # Until eight bytes have come to another node, one way, MPI and TCP included.
     latency: float = 50e-6
-    # What a message to another node's slot takes its sender: Put, Flush, Put of the counter, Flush, all from Python.
+    # What a message to another node's slot takes its sender: Put, Flush, Put of the counter, Flush, all from Python. In
+    # a Flush it waits for the receiver's MPI.
     message_seconds: float = 250e-6
     # The same on the sender's node, where Put is a copy.
     near_message_seconds: float = 40e-6

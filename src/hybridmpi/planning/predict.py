@@ -1,7 +1,7 @@
 """The predicted step: seconds by phase and bytes by link, for any choice of ways.
 
 Links are full duplex; the fullest link of a phase counts. Phases follow each other, but for owners: they aggregate and
-apply while the compute ranks sum and update what is dense. What is not in it: ranks that wait for slower ones.
+apply while the compute ranks sum and update what is dense. Ranks wait for the slowest before they agree.
 """
 
 from __future__ import annotations
@@ -44,15 +44,24 @@ class Seconds:
     server: float
     allreduce: float
     allgather: float
+    clip: float
     update: float
     embedded: bool = False
 
     @property
     def step(self) -> float:
         """Seconds of the whole step: servers work while the others sum; compute ranks that hold rows do both."""
-        after = self.allreduce + self.allgather + self.update
-        last = self.server + after if self.embedded else max(self.server, after)
-        return self.pull + self.compute + self.agree + self.local + self.push + last
+        return self.pull + self.compute + self.agree + self.local + self.push + self.exchange
+
+    @property
+    def exchange(self) -> float:
+        """Seconds from the push to the end of the step. Where the norm is limited, updates begin when it is known."""
+        sums = self.allreduce + self.allgather
+        if self.embedded:
+            return self.server + sums + self.clip + self.update
+        if self.clip:
+            return max(self.server, sums) + self.clip + self.update
+        return max(self.server, sums + self.update)
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ def predict(workload: Workload, ways: Mapping[str, Way], machine: Machine, trans
         touched = workload.touched.get(parameter.name)
         add_parameter(cost, parameter, ways[parameter.name], touched, machine, transport)
     served = any(ways[parameter.name] == "ps" for parameter in workload.parameters)
-    add_step(cost, machine, served, transport)
+    add_step(cost, machine, served, transport, workload.clip)
     _add_sums(cost["allreduce"], machine, transport)
     return Prediction(dict(ways), _seconds(cost, workload, machine, transport), _bytes(cost))
 
@@ -107,7 +116,8 @@ def sum_seconds(nbytes: float, machine: Machine, transport: Transport) -> tuple[
     on_wire = nbytes * BYTES_ON_WIRE[transport.dense_wire]
     link = Link(machine.latency, 1 / machine.link_rate)
     network = Network([(0, node) for node in range(nodes)], {"supernode": link}, 1 / machine.memory_rate)
-    seconds = {name: FORMULAS[name](int(on_wire), network) for name in ALGORITHMS}
+    candidates = [name for name in ALGORITHMS if transport.algorithm == name] or ALGORITHMS
+    seconds = {name: FORMULAS[name](int(on_wire), network) for name in candidates}
     best = min(seconds, key=seconds.__getitem__)
     return best, seconds[best], near
 
@@ -127,26 +137,48 @@ def _add_sums(load: Load, machine: Machine, transport: Transport) -> None:
     load.counted["allreduce"] += float(near.sum() + far * nodes) / machine.ranks
 
 
+class _Link:
+    """The fullest link, which saves up what it could have taken while it rests, up to a burst."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._rate, self._burst = machine.link_rate, machine.link_burst or 0.0
+        self._saved = self._burst
+
+    def rest(self, seconds: float, times: float = 1) -> None:
+        """Rest for so long, in that time between so many messages."""
+        self._saved = min(self._burst * max(1.0, times), self._saved + seconds * self._rate)
+
+    def take(self, nbytes: float) -> float:
+        """Return the seconds that are saved of those that `nbytes` need."""
+        used = min(self._saved, nbytes)
+        self._saved -= used
+        return used / self._rate
+
+
 def _seconds(cost: Cost, workload: Workload, machine: Machine, transport: Transport) -> Seconds:
     ranks, owners = machine.crowding(machine.ranks), machine.crowding(machine.owners)
-    seconds = {}
-    for phase in PHASES:
-        load = cost[phase]
-        link = max(load.out.max(), load.into.max()) / machine.link_rate
-        seconds[phase] = link + load.turns * _turn_seconds(machine)
-        seconds[phase] += load.rank_work * ranks + load.owner_work.max(initial=0.0) * owners
-    load = cost["allreduce"]
-    _, far, near = sum_seconds(load.summed, machine, transport)
-    hidden = min(far, workload.hidden_seconds)
-    seconds["allreduce"] = load.rank_work * ranks + near * ranks + far - hidden
     nodes = int(np.count_nonzero(machine.compute))
+    link, turn = _Link(machine), machine.notice_seconds + (machine.latency if machine.nodes > 1 else 0.0)
+    compute = workload.compute_seconds * ranks
     agree = 2 * math.ceil(math.log2(nodes)) * machine.latency + machine.notice_seconds if machine.ranks > 1 else 0.0
-    seconds = {phase: float(value) for phase, value in seconds.items()}
-    return Seconds(compute=workload.compute_seconds * ranks, agree=agree, embedded=machine.embedded, **seconds)
-
-
-def _turn_seconds(machine: Machine) -> float:
-    return machine.notice_seconds + (machine.latency if machine.nodes > 1 else 0.0)
+    agree += workload.lag_seconds
+    _, far, near = sum_seconds(cost["allreduce"].summed, machine, transport)
+    hidden = min(far, workload.hidden_seconds)
+    seconds: dict[str, float] = {}
+    for phase in [*PHASES, *PHASES]:  # the second round begins as the first one has left the link
+        load = cost[phase]
+        # A rank sends one message after another, and so does an owner, each to the other; the last comes last.
+        waits = load.turns * turn + load.rank_sends + load.owner_sends.max(initial=0.0)
+        waits += load.rank_work * ranks + load.owner_work.max(initial=0.0) * owners
+        if phase == "allreduce":
+            waits += near * ranks
+        link.rest(waits, load.turns / 2)
+        nbytes = max(load.out.max(), load.into.max())
+        sending = far - hidden if phase == "allreduce" else nbytes / machine.link_rate
+        seconds[phase] = float(waits + max(0.0, sending - link.take(nbytes)))
+        if phase == "pull":
+            link.rest(compute + agree)
+    return Seconds(compute=compute, agree=agree, embedded=machine.embedded, **seconds)
 
 
 def _bytes(cost: Cost) -> Bytes:

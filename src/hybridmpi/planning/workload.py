@@ -137,15 +137,19 @@ class Touched:
 class Workload:
     """One step of a job: parameters, what is touched, and what computing takes.
 
-    `compute_seconds`: forward and backward of one rank, alone on its core. `hidden_seconds`: how much of backward
-    goes on while sums of dense gradients can be under way. `units` of `unit` ("words"): what a step gets done.
+    `compute_seconds`: forward and backward of one rank, alone on its core; `lag_seconds`: how much longer the slowest
+    rank of a step takes than the mean of them. `hidden_seconds`: how much of backward goes on while sums of dense
+    gradients can be under way. `clip`: whether the norm of the whole gradient is limited. `units` of `unit` ("words"):
+    what a step gets done.
     """
 
     dense: tuple[Dense, ...]
     tables: tuple[Sparse, ...]
     touched: Mapping[str, Touched]
     compute_seconds: float
+    lag_seconds: float = 0.0
     hidden_seconds: float = 0.0
+    clip: bool = False
     units: float = 1.0
     unit: str = "steps"
 

@@ -77,6 +77,7 @@ class AsyncServer(Server):
             )
 
     def _received(self, client: int, header: Header) -> None:
+        started = time.perf_counter()
         if header.sender.weight:
             for shard in self.shards:
                 shard.aggregate({client: header.sender.weight})
@@ -87,6 +88,8 @@ class AsyncServer(Server):
         self.exchange.see()
         self._tell()
         self._acknowledge(client)
+        if self.world.recording is not None:
+            self.world.recording.add("apply push", started, time.perf_counter(), update=self.applied, client=client)
 
     def wait_for(self, applied: int) -> None:
         """Return at once: commands come when every client has settled. Local."""

@@ -8,7 +8,7 @@ slot; *get*: one indexed Get per owner. Between nodes, message and get are timed
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -17,12 +17,12 @@ from hybridmpi import kernels
 from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
-from hybridmpi.sparse.forms import Forms
-from hybridmpi.sparse.node_pull import NodePull, Wanted
+from hybridmpi.sparse.forms import Form, Forms
+from hybridmpi.sparse.node_pull import NodePull
 from hybridmpi.sparse.node_sum import NodeSum
 from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.spec import TableSpec
-from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, Sender, pack_push
+from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, Sender, Wanted, pack_push
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
 
@@ -75,6 +75,8 @@ class Client:
         self._forms = [forms.between(world.same_node(rank)) for rank in world.owners]
         self._norms = ClientNorms(exchange) if norms else None
         self.paths = [self._path_to(rank, path) for rank in world.owners]
+        # Takes in what was asked for ahead, when an owner's slots are needed for something else.
+        self.before_request: Callable[[], None] = lambda: None
 
     def _path_to(self, rank: int, path: Path) -> str:
         if self.world.same_node(rank) and path in ("auto", "shared"):
@@ -124,33 +126,9 @@ class Client:
             started = time.perf_counter()
             self.world.wait_until(lambda: self._versions.min() >= self.pushed)
             self.wait_seconds += time.perf_counter() - started
+            if (recording := self.world.recording) is not None:
+                recording.add("wait for owners", started, time.perf_counter(), step=recording.step)
         self.exchange.see()
-
-    def pull_together(self, wanted: Mapping[int, np.ndarray]) -> None:
-        """Pull, once for all compute ranks of this node, the rows that they are going to pull from other nodes: sorted
-        unique ids by table. `pull` then finds them, until `end_together`. Collective over the node's compute ranks, in
-        every step, with rows or without; does nothing where no `node_pull` was opened."""
-        if self.node_pull is not None:
-            waited = self.node_pull.wait_seconds
-            try:
-                self.traffic.add("aggregate", self.node_pull.pull(wanted, self._maps, self._fetch_far), True)
-            finally:
-                self.wait_seconds += self.node_pull.wait_seconds - waited
-
-    def end_together(self) -> None:
-        """Let rows be pulled from their owners again. Local."""
-        if self.node_pull is not None:
-            self.node_pull.end()
-
-    def _fetch_far(self, wanted: list[Wanted]) -> None:
-        """Read rows of owners on other nodes, as they are after the last push, and count them."""
-        self.wait_for_version()
-        for piece in wanted:
-            row_bytes = self.specs[piece.table].dim * self._forms[piece.owner][piece.table].dtype.itemsize
-            self.traffic.add("pull_rows", len(piece.local) * row_bytes, False)
-            if self.paths[piece.owner] == "get":
-                self._fetch("get", piece)
-        self._ask([piece for piece in wanted if self.paths[piece.owner] == "message"])
 
     def pull(self, table: int, ids: np.ndarray) -> np.ndarray:
         """Return the rows `ids` (unique, sorted, checked) of a table, [n, dim], as they are after the last push."""
@@ -168,24 +146,39 @@ class Client:
             self.traffic.add("pull_rows", len(local) * row_bytes, same_node)
             whole = isinstance(where, slice)
             rows = out[where] if whole else np.empty((len(local), spec.dim), spec.dtype)
-            piece = Wanted(owner, table, local, rows)
+            wanted = Wanted(owner, table, local, rows)
             if self.paths[owner] == "message":
-                later.append((where, piece))
+                later.append((where, wanted))
                 continue
-            self._fetch(self.paths[owner], piece)
+            self._fetch(self.paths[owner], wanted)
             if not whole:
                 out[where] = rows
+        self._limit_mapped()
+        if later:
+            self._ask([wanted for _, wanted in later])
+            for where, wanted in later:
+                if not isinstance(where, slice):
+                    out[where] = wanted.out
+        return out
+
+    def fetch(self, wanted: list[Wanted]) -> None:
+        """Read rows of owners on other nodes, as they are after the last push, all owners at work at once."""
+        self.wait_for_version()
+        for owner, table, local, out in wanted:
+            self.traffic.add("pull_rows", out.size * self._forms[owner][table].dtype.itemsize, False)
+            if self.paths[owner] != "message":
+                self._fetch(self.paths[owner], Wanted(owner, table, local, out))
+        if asked := [entry for entry in wanted if self.paths[entry.owner] == "message"]:
+            self._ask(asked)
+
+    def _limit_mapped(self) -> None:
+        """Every few pulls, unmap rows of shared memory if much of it counts as this rank's."""
         self._pulls += 1
         if self._shared and self._pulls % PULLS_PER_LOOK == 0 and resident_shared_bytes() > self._most_mapped:
             for rows in self._shared.values():
                 unmap_pages(rows)
             # What is left is not the tables': unmapping at every look would only cost.
             self._most_mapped = max(MOST_MAPPED_BYTES, 2 * resident_shared_bytes())
-        self._ask([piece for _, piece in later])
-        for where, piece in later:
-            if not isinstance(where, slice):
-                out[where] = piece.out
-        return out
 
     def _fetch(self, way: str, wanted: Wanted) -> None:
         """Read rows of one owner."""
@@ -211,33 +204,29 @@ class Client:
 
         A request and its reply fit into their slots; longer lists go in rounds, all owners at work in each.
         """
-        rounds = {
-            owner: self._rounds([w for w in wanted if w.owner == owner]) for owner in {w.owner: 0 for w in wanted}
-        }
-        while asked := [part for parts in rounds.values() if (part := next(parts, None)) is not None]:
+        self.before_request()
+        rounds = [self._rounds([entry for entry in wanted if entry.owner == o]) for o in {w.owner: 0 for w in wanted}]
+        while asked := [part for parts in rounds if (part := next(parts, None)) is not None]:
             for owner, table, local, _ in asked:
                 self._send_request(owner, table, local)
             for owner, table, _, out in asked:
-                self.world.wait_until(lambda owner=owner: self._reply_sent[owner] == self._requests[owner])
-                self.exchange.see()
                 form = self._forms[owner][table]
-                reply = self.exchange.slot("reply", owner)[: out.size * form.dtype.itemsize]
+                reply = self.reply(owner)[: out.size * form.dtype.itemsize]
                 form.read(reply.view(form.dtype).reshape(out.shape), out)
-        for piece in wanted:
-            self._require_carried(piece.owner, piece.table, piece.out)
+        for owner, table, _, out in wanted:
+            self.require_carried(owner, table, out)
 
     def _rounds(self, wanted: list[Wanted]) -> Iterator[Wanted]:
         """Cut what is wanted of one owner into requests."""
+        sizes = self.exchange.sizes
         for owner, table, local, out in wanted:
             row_bytes = self.specs[table].dim * self._forms[owner][table].dtype.itemsize
-            most = min(
-                (self.exchange.sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, self.exchange.sizes.reply // row_bytes
-            )
+            most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // row_bytes)
             for start in range(0, len(local), most):
                 yield Wanted(owner, table, local[start : start + most], out[start : start + most])
 
-    def _require_carried(self, owner: int, table: int, rows: np.ndarray) -> None:
-        """Raise NonFiniteError for rows that came in 16 bits and are not finite."""
+    def require_carried(self, owner: int, table: int, rows: np.ndarray) -> None:
+        """Raise NonFiniteError for rows [n, dim] that came from an owner in 16 bits and are not finite. Local."""
         form = self._forms[owner][table]
         if form.largest is not None and (count := kernels.nonfinite_count(rows)):
             raise NonFiniteError(
@@ -247,18 +236,49 @@ class Client:
             )
 
     def _send_request(self, owner: int, table: int, local: np.ndarray) -> None:
-        target = self.world.owners[owner]
         size = REQUEST_HEADER_BYTES + local.nbytes
         words = self._request[:size].view(np.int64)
         words[0], words[1] = table, len(local)
         words[2:] = local
+        self.post(owner, size)
+        same_node = self.world.same_node(self.world.owners[owner])
+        self.traffic.add("pull_ids", local.nbytes, same_node)
+        self.traffic.add("control", REQUEST_HEADER_BYTES, same_node)
+
+    # -- for readers, which ask in their own words (see conditional.py) ---------------------------------------------
+
+    @property
+    def request(self) -> np.ndarray:
+        """Where a request is written before it is sent, as bytes."""
+        return self._request
+
+    def post(self, owner: int, size: int) -> None:
+        """Send the first `size` bytes of `request` to an owner, who has answered the last one. Local."""
+        target = self.world.owners[owner]
         self.exchange.put("request", self._index, target, self._request[:size])
         self.exchange.flush(target)
         self._requests[owner] += 1
         self.exchange.count("request_sent", self._index, target, int(self._requests[owner]))
-        same_node = self.world.same_node(target)
-        self.traffic.add("pull_ids", local.nbytes, same_node)
-        self.traffic.add("control", REQUEST_HEADER_BYTES, same_node)
+
+    def reply(self, owner: int) -> np.ndarray:
+        """Wait for an owner's answer and return the slot that it is in, as bytes. Local."""
+        self.world.wait_until(lambda: self._reply_sent[owner] == self._requests[owner])
+        self.exchange.see()
+        return self.exchange.slot("reply", owner)
+
+    def form(self, owner: int, table: int) -> Form:
+        """Return the form of a table's rows on their way from an owner. Local."""
+        return self._forms[owner][table]
+
+    def split(self, table: int, ids: np.ndarray) -> list[tuple[np.ndarray | slice, np.ndarray]]:
+        """Return, per owner, (where its rows stand in sorted unique `ids`, their local numbers there). Local."""
+        return self._maps[table].split(ids)
+
+    def read_near(self, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
+        """Read rows of an owner on this node into `out` [n, dim]. Local; after `wait_for_version`."""
+        self._fetch("shared", Wanted(owner, table, local, out))
+        self.traffic.add("pull_rows", out.nbytes, True)
+        self._limit_mapped()
 
     # -- push ------------------------------------------------------------------------------------------------------
 

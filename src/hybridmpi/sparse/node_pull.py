@@ -9,21 +9,20 @@ it pulls itself: nothing but the bytes that travel depends on what is announced.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.sparse.node_kernels import take
-from hybridmpi.sparse.node_memory import LARGEST_REGION, NodeMemory, by_owner, shares_of
-from hybridmpi.sparse.partition import Partition
-from hybridmpi.sparse.spec import TableSpec
-from hybridmpi.sparse.wire import ID_BYTES
-from hybridmpi.world import World
+from hybridmpi.sparse.node_memory import LARGEST_REGION, NodeMemory, shares_of
+from hybridmpi.sparse.wire import ID_BYTES, Wanted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from hybridmpi.sparse.client import Client
 
 # Flags: this rank's numbers are there; its rows are there; it has read all rows that it wants.
 ANNOUNCED, PULLED, READ = 0, 1, 2
@@ -33,20 +32,12 @@ ANNOUNCED, PULLED, READ = 0, 1, 2
 WANTED, WANTED_AT, GOT, GOT_AT, GOT_FIRST = range(5)
 
 
-class Wanted(NamedTuple):
-    """Rows to be pulled from one owner: local numbers [n] there, and where they go, [n, dim]."""
-
-    owner: int
-    table: int
-    local: np.ndarray
-    out: np.ndarray
-
-
-def open_node_pull(world: World, comm: MPI.Intracomm, specs: list[TableSpec]) -> NodePull | None:
+def open_node_pull(client: Client, comm: MPI.Intracomm) -> NodePull | None:
     """Return what pulls for the compute ranks of this node, `comm`; None if all owners are on it. Collective over
     `comm`."""
+    world = client.world
     far = [owner for owner, rank in enumerate(world.owners) if not world.same_node(rank)]
-    return NodePull(world, comm, specs, far) if far else None
+    return NodePull(client, comm, far) if far else None
 
 
 class NodePull:
@@ -54,17 +45,17 @@ class NodePull:
 
     In a step, on every rank: `pull`, with or without rows to announce; any number of `read`; `end`. `active`: whether
     `read` finds rows now. `crowded`: how often numbers that this rank announced, or rows that it was to pull, did not
-    all fit into its region. `wait_seconds`: how long it has waited for others to announce theirs.
+    all fit into its region. `seconds`: how long all this has taken so far, but for `read`.
     """
 
-    def __init__(self, world: World, comm: MPI.Intracomm, specs: list[TableSpec], far: list[int]) -> None:
-        self.specs, self.far = specs, far
-        self.active, self.crowded, self.wait_seconds = False, 0, 0.0
-        tables = len(specs)
+    def __init__(self, client: Client, comm: MPI.Intracomm, far: list[int]) -> None:
+        self.client, self.far = client, far
+        self.active, self.crowded, self.seconds = False, 0, 0.0
+        specs, tables = client.specs, len(client.specs)
         # No rank ever wants, or pulls, more than every row of every table; there is room to align the rows.
         most = sum(s.rows * (2 * ID_BYTES + s.row_bytes) + len(far) * (2 * s.row_bytes + 64) for s in specs)
         head = 5 * tables * len(far)
-        self._memory = NodeMemory(world, comm, 3, head, most, LARGEST_REGION, "rows")
+        self._memory = NodeMemory(client.world, comm, 3, head, most, LARGEST_REGION, "rows")
         self._words = self._memory.words
         # [ranks, 5, tables, owners on other nodes]
         self._heads = self._memory.heads[:, :head].reshape(-1, 5, tables, len(far))
@@ -74,26 +65,24 @@ class NodePull:
 
     # -- one step --------------------------------------------------------------------------------------------------
 
-    def pull(
-        self, wanted: Mapping[int, np.ndarray], maps: list[Partition], fetch: Callable[[list[Wanted]], None]
-    ) -> int:
-        """Announce the rows that this rank wants in this step, sorted unique ids by table; pull by `fetch` what the
-        ranks of the node want of this rank's owners; return the bytes laid out. `maps`: of the tables.
-
-        Returns when the others have pulled theirs. What `fetch` raises goes on, and they do without these rows.
-        """
-        memory = self._memory
+    def pull(self, wanted: Mapping[int, np.ndarray]) -> None:
+        """Announce the rows that this rank wants in this step, sorted unique ids by table, and pull what the ranks of
+        the node want of this rank's owners; return when the others have pulled theirs. What is raised here, such as
+        NonFiniteError for rows that 16 bits did not carry, lets them do without these rows."""
+        memory, client = self._memory, self.client
+        started = time.perf_counter()
+        self.end()
         self._epoch += 1
         memory.wait_for(READ, self._epoch - 1)
         self._mine[:] = 0
         try:
-            laid_out, at = self._announce(wanted, maps)
+            at = self._announce(wanted)
             memory.signal(ANNOUNCED, self._epoch)
-            started = time.perf_counter()
+            came = time.perf_counter()
             memory.wait_for(ANNOUNCED, self._epoch)
-            self.wait_seconds += time.perf_counter() - started
-            pieces, heads = self._pieces(maps, at)
-            fetch(pieces)
+            client.wait_seconds += time.perf_counter() - came
+            pieces, heads = self._pieces(at)
+            client.fetch(pieces)
             self._mine[GOT:] = heads
         finally:
             # Whatever has happened here, nobody is to wait for it.
@@ -101,58 +90,60 @@ class NodePull:
             memory.signal(PULLED, self._epoch)
         memory.wait_for(PULLED, self._epoch)
         self.active = True
-        return laid_out + sum(piece.local.nbytes + piece.out.nbytes for piece in pieces)
+        client.traffic.add("aggregate", sum(piece.local.nbytes + piece.out.nbytes for piece in pieces), True)
+        self.seconds += time.perf_counter() - started
 
-    def _announce(self, wanted: Mapping[int, np.ndarray], maps: list[Partition]) -> tuple[int, int]:
-        """Lay the numbers of wanted rows out; return (their bytes, the byte where they end)."""
+    def _announce(self, wanted: Mapping[int, np.ndarray]) -> int:
+        """Lay the numbers of wanted rows out; return the byte where they end."""
         memory = self._memory
         start = memory.rank * memory.region
         at, end = (start + memory.data_at) // 8, (start + memory.region) // 8
         first = at
         for table, ids in wanted.items():
-            parts = by_owner(maps[table], ids)
+            parts = self.client.split(table, ids)
             for place, owner in enumerate(self.far):
-                local, _ = parts[owner]
+                _, local = parts[owner]
                 kept = local[: end - at]
                 self.crowded += len(kept) < len(local)
-                self._words[at : at + len(kept)] = kept
+                # Ascending already, but for an owner of several parts.
+                self._words[at : at + len(kept)] = np.sort(kept)
                 self._mine[[WANTED, WANTED_AT], table, place] = len(kept), at
                 at += len(kept)
-        return (at - first) * 8, at * 8
+        self.client.traffic.add("aggregate", (at - first) * ID_BYTES, True)
+        return at * 8
 
-    def _pieces(self, maps: list[Partition], at: int) -> tuple[list[Wanted], np.ndarray]:
+    def _pieces(self, at: int) -> tuple[list[Wanted], np.ndarray]:
         """Return what this rank is to pull, and what then stands in its head, given what all have announced. Numbers
         and rows lie from byte `at` on."""
         memory, pieces = self._memory, []
         heads = np.zeros_like(self._mine[GOT:])
         for share in self._shares:
-            owner = self.far[share.owner]
-            for table in range(len(self.specs)):
+            for table in range(len(self.client.specs)):
                 keys, counts = self._heads[:, WANTED_AT, table, share.owner], self._heads[:, WANTED, table, share.owner]
                 skipped, counts = memory.cut(share, keys, counts)
                 if counts.any():
                     lists = [self._words[key : key + n] for key, n in zip(keys + skipped, counts, strict=True)]
-                    numbers, _ = kernels.unique_inverse(np.concatenate(lists), maps[table].count_of(owner))
-                    piece, heads[:, table, share.owner], at = self._make_room(owner, table, numbers, at)
-                    if len(piece.local):
-                        pieces.append(piece)
+                    numbers = np.concatenate(lists)
+                    numbers, _ = kernels.unique_inverse(numbers, int(numbers.max()) + 1)
+                    wanted, heads[:, table, share.owner], at = self._make_room(share.owner, table, numbers, at)
+                    if len(wanted.local):
+                        pieces.append(wanted)
         return pieces, heads
 
-    def _make_room(
-        self, owner: int, table: int, numbers: np.ndarray, at: int
-    ) -> tuple[Wanted, tuple[int, int, int], int]:
+    def _make_room(self, place: int, table: int, numbers: np.ndarray, at: int) -> tuple[Wanted, list[int], int]:
         """Lay numbers out from byte `at` on, as many as there is room for with their rows; return (what is to be
         pulled, its entry in the head, the byte where it ends)."""
-        memory, size = self._memory, self.specs[table].row_bytes
+        memory, spec = self._memory, self.client.specs[table]
+        size = spec.row_bytes
         room = (memory.rank + 1) * memory.region - at - size - 8  # rows begin at a multiple of their size
         kept = numbers[: max(room // (ID_BYTES + size), 0)]
         self.crowded += len(kept) < len(numbers)
         key = at // 8
         self._words[key : key + len(kept)] = kept
-        first = -(-(at + ID_BYTES * len(kept)) // size)
-        out = memory.rows_of(self.specs[table])[first : first + len(kept)]
+        first = -(-(at + kept.nbytes) // size)
+        out = memory.rows_of(spec)[first : first + len(kept)]
         end = -(-(first + len(kept)) * size // 8) * 8
-        return Wanted(owner, table, kept, out), (len(kept), key, first), end if len(kept) else at
+        return Wanted(self.far[place], table, kept, out), [len(kept), key, first], end if len(kept) else at
 
     def read(
         self, table: int, owner: int, where: slice | np.ndarray, local: np.ndarray, out: np.ndarray
@@ -164,7 +155,7 @@ class NodePull:
         if not pulled or not len(local):
             return where, local
         places = np.arange(where.start, where.stop) if isinstance(where, slice) else where
-        found, rows = np.zeros(len(local), np.bool_), self._memory.rows_of(self.specs[table])
+        found, rows = np.zeros(len(local), np.bool_), self._memory.rows_of(self.client.specs[table])
         for count, key, first in pulled:
             take(self._words, key, count, rows, first, local, places, found, out)
         left = np.flatnonzero(~found)

@@ -23,7 +23,7 @@ class Replica:
         self.number, self.spec = number, spec
         self.name, self.rows, self.dim, self.dtype = spec.name, spec.rows, spec.dim, spec.dtype
         memory = np.zeros(spec.rows * spec.row_bytes, np.uint8)
-        self.shard = Shard(replace(spec, homes=None), 0, 1, memory)
+        self.shard = Shard(replace(spec, homes=None, clocks=False), 0, 1, memory)
         self.pull_seconds = 0.0
 
     def pull(self, ids: np.ndarray) -> np.ndarray:

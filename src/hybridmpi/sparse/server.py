@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybridmpi.recording import Recording
+from hybridmpi.sparse.conditional import CONDITIONAL, answer
 from hybridmpi.sparse.exchange import Exchange
 from hybridmpi.sparse.forms import Forms
 from hybridmpi.sparse.norms import OwnerNorms
@@ -83,14 +85,20 @@ class Server:
 
     def _take_push(self, client: int) -> None:
         """Copy one round of a client's push out of its slot and give the slot back."""
+        started = time.perf_counter()
         forms = self._forms[client]
         shapes = [(shard.spec.dim, form.dtype) for shard, form in zip(self.shards, forms, strict=True)]
         header, pieces = read_push(self.exchange.slot("push", client), shapes)
         self._expect(client, header)
+        size = 0
         for table, ids, values in pieces:
             self.shards[table].staging.add(client, ids, values, forms[table])
+            size += ids.nbytes + values.nbytes
         self._push_taken[client] += 1
         self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
+        if self.world.recording is not None:
+            about = {"client": client, "bytes": size}
+            self.world.recording.add("take push", started, time.perf_counter(), update=header.step + 1, **about)
         if header.last:
             self._received(client, header)
 
@@ -108,14 +116,16 @@ class Server:
 
     def _apply(self) -> None:
         """Apply the step that everybody has pushed, or begin to, where its norm decides."""
+        started = time.perf_counter()
         # Added in the order of the clients, whatever order they came in, as the rows are.
         senders = dict(sorted(self._senders.items()))
         total = sum(sender.weight for sender in senders.values())
         averaged = {client: sender.averaged for client, sender in senders.items()}
-        for shard in self.shards:
-            shard.aggregate(averaged, total)
+        rows = sum(shard.aggregate(averaged, total) for shard in self.shards)
         self._senders.clear()
         self._heard = 0
+        if self.world.recording is not None:
+            self.world.recording.add("aggregate", started, time.perf_counter(), update=self.applied + 1, rows=rows)
         if self._norms is None:
             self._update(1.0)
         else:
@@ -127,26 +137,36 @@ class Server:
             for shard in self.shards:
                 shard.forget()
             return
+        started = time.perf_counter()
         for shard in self.shards:
             shard.update(self.applied + 1, scale)
         self.applied += 1
         self.publish()
+        if self.world.recording is not None:
+            self.world.recording.add("update rows", started, time.perf_counter(), update=self.applied)
 
     def _answer(self, client: int) -> None:
         """Gather the rows that a client asked for and put them, contiguous, into its reply slot."""
+        started = time.perf_counter()
         request = self.exchange.slot("request", client)
         table, rows = request[:REQUEST_HEADER_BYTES].view(np.int64).tolist()
-        shard = self.shards[table]
-        local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
-        form, dim = self._forms[client][table], shard.spec.dim
-        size = rows * dim * form.dtype.itemsize
-        form.gather(shard.values, local, self._reply[:size].view(form.dtype).reshape(rows, dim))
+        if table == CONDITIONAL:
+            size = answer(request, self._reply, self.shards, self._forms[client], self.applied)
+        else:
+            shard = self.shards[table]
+            local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
+            form, dim = self._forms[client][table], shard.spec.dim
+            size = rows * dim * form.dtype.itemsize
+            form.gather(shard.values, local, self._reply[:size].view(form.dtype).reshape(rows, dim))
         target = self.world.clients[client]
         self.exchange.put("reply", self.index, target, self._reply[:size])
         self.exchange.flush(target)
         self._request_taken[client] += 1
         self._replies[client] += 1
         self.exchange.count("reply_sent", self.index, target, int(self._replies[client]))
+        if self.world.recording is not None:
+            about = {"client": client, "bytes": size}
+            self.world.recording.add("answer pull", started, time.perf_counter(), update=self.applied + 1, **about)
 
     def wait_for(self, applied: int) -> None:
         """Serve until `applied` steps are applied. Local."""
@@ -173,6 +193,15 @@ class Server:
     def command_touched(self) -> list[int]:
         """Return how many rows of each table were updated here, added over the steps since the last call."""
         return [shard.take_touched() for shard in self.shards]
+
+    def command_record(self, limit: int) -> None:
+        """Record what this rank does from here on, up to `limit` intervals."""
+        self.world.recording = Recording(limit)
+
+    def command_recorded(self) -> Recording:
+        """Return what was recorded, and record no more."""
+        recording, self.world.recording = self.world.recording, None
+        return recording
 
     def command_forget_accesses(self) -> None:
         """Count the rows pushed to each part from here on."""
@@ -213,6 +242,7 @@ class Server:
         for shard in self.shards:
             for piece in shard.pieces:
                 _load(saved, shard, piece)
+            shard.replaced(applied)
         self.applied = applied
         self.publish()
 

@@ -13,6 +13,7 @@ from hybridmpi.failures import describe
 from hybridmpi.sparse.asynchronous import AsyncClient, AsyncServer
 from hybridmpi.sparse.board import Board
 from hybridmpi.sparse.client import Client, Path
+from hybridmpi.sparse.clocks import show_clock
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
 from hybridmpi.sparse.forms import Forms, check_wire
 from hybridmpi.sparse.moving import Layout, move
@@ -42,9 +43,9 @@ class Service:
     Compute ranks call `Service.open(world, specs)`; dedicated servers come along in `serve`. `path` chooses how rows
     are pulled (see client.py), `slot_bytes` the size of a push slot: both for tests and measurements. With `norms`
     owners update their rows only when the norm of the gradient is known: every push is followed by `client.clip`.
+    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py).
     `staleness`: 0, or how many steps a client may be ahead of the slowest one (see asynchronous.py).
-    `wire`: the form of float32 rows between nodes, "float32", "bfloat16" or "float16" (see forms.py). `aggregate`:
-    whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
+    `aggregate`: whether the compute ranks of a node sum their rows before they push them (see node_sum.py).
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class Service:
         norms = norms and bool(specs)  # without rows there is nothing that only owners know
         owners = len(world.owners)
         between_nodes = any(world.node_of[r] != world.node_of[world.clients[0]] for r in range(world.size))
-        replies = path == "message" or (path == "auto" and between_nodes)
+        # Rows are asked for by messages, and conditionally in no other way.
+        asked = path == "message" or (path == "get" and any(spec.clocks for spec in specs))
+        replies = asked or (path == "auto" and between_nodes)
         # Get reads rows as they lie: on a wire that rounds them, they go as messages.
         may_get = path == "auto" and between_nodes and wire == "float32"
         self._everywhere = path == "get" or may_get
@@ -117,6 +120,11 @@ class Service:
         check_wire(world, wire, path)
         if aggregate not in get_args(Aggregate):
             raise UsageError(f"aggregate = {aggregate!r}: expected 'auto', 'always' or 'never'")
+        if staleness and aggregate == "always":
+            raise UsageError(
+                f"aggregate = 'always', and staleness = {staleness}: ranks that do not wait for each other cannot sum "
+                "their rows; use aggregate = 'auto' or 'never'"
+            )
         arguments = {
             "specs": specs,
             "path": path,
@@ -133,7 +141,7 @@ class Service:
         """Let the compute ranks of a node pull together, wherever they push together and rows come from other nodes;
         return whether they do on any node. Collective over compute."""
         if self._node_sum is not None:
-            self.client.node_pull = open_node_pull(self.world, self._node_sum.comm, self.specs)
+            self.client.node_pull = open_node_pull(self.client, self._node_sum.comm)
         return any(self.world.gather(self.client.node_pull is not None))
 
     def progress(self) -> bool:
@@ -157,13 +165,15 @@ class Service:
                 mine = (False, describe(error))
             answers = world.gather(mine)
         else:
-            answers = world.broadcast(self._ask_servers(command, arguments) if world.on_root() else None)
+            answers = world.broadcast(self.ask_servers(command, **arguments) if world.on_root() else None)
         for owner, (done, value) in enumerate(answers):
             if not done:
                 raise HybridMPIError(f"rank {world.owners[owner]} (owner {owner}) could not {command}: {value}")
         return [value for _, value in answers]
 
-    def _ask_servers(self, command: str, arguments: dict[str, Any]) -> list[tuple[bool, Any]]:
+    def ask_servers(self, command: str, **arguments: Any) -> list[tuple[bool, Any]]:
+        """Let the dedicated servers carry out a command, after all pushed steps are applied; return (whether it could,
+        its answer or what failed) of each. Local, on compute rank 0; serves while it waits."""
         world = self.world
         for rank in world.servers:
             world.comm.send((command, self.number, {"pushed": self.client.pushed, **arguments}), rank, TAG_COMMAND)
@@ -209,7 +219,8 @@ class Service:
             raise UsageError(
                 f"table '{old.name}': a replica of it is needed where it has no parts, before or then, and only there"
             )
-        # Until all are here, somebody may pull rows where they lie now.
+        # Until all are here, somebody may pull rows where they lie now; what is asked for ahead is still to come.
+        self.client.before_request()
         self.world.barrier()
         arguments = {"table": table, "spec": spec, "pushed": self.client.pushed}
         arguments["updates"] = self.client.pushed if updates is None else updates
@@ -233,6 +244,8 @@ class Service:
         sent = move(world, Layout.of(world, old), Layout.of(world, new), spec.held_bytes, sources, targets, traffic)
         del sources
         if server is not None:
+            shard.count_touched(server.shards[table].take_touched())
+            shard.replaced(updates)
             server.shards[table] = shard
             server.applied = updates
             server.publish()
@@ -241,6 +254,8 @@ class Service:
             client.pushed = updates
         self.specs[table] = spec
         self.exchange.see()
+        # Before all owners have changed over, one that still waits for the others' rows would answer with old ones.
+        world.wait_all([world.comm.Ibarrier()])
         self.memories[table].close()
         self.memories[table] = memory
         return sent
@@ -300,6 +315,8 @@ def serve(world: World) -> None:
         if command == "open":
             service = Service(world, **arguments)
             services[service.number] = service
+        elif command == "clock":
+            show_clock(world, root)
         elif command == "relayout":
             services[number]._relayout(**arguments)
         elif command == "close":

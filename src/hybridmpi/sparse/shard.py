@@ -86,6 +86,8 @@ class Shard:
         self.values = memory[: self.count * spec.row_bytes].view(spec.dtype).reshape(self.count, spec.dim)
         self.state: dict[str, np.ndarray] = spec.optimizer.new_state(self.values)
         self.staging = Staging(spec.dim, spec.dtype)
+        # The step that last changed each row, where the table keeps count of that.
+        self.clocks = np.zeros(self.count, np.int32) if spec.clocks else None
         # The aggregated gradient of the open step: rows, and as many of the sums, whose memory stays.
         self._rows, self._sums = NO_ROWS, np.empty((0, spec.dim), spec.dtype)
         self._touched = 0
@@ -159,8 +161,15 @@ class Shard:
         if scale != 1.0:
             sums *= sums.dtype.type(scale)
         self.spec.optimizer.update_rows(self.values, self.state, self._rows, sums, step)
+        if self.clocks is not None:
+            self.clocks[self._rows] = step
         self.forget()
 
     def forget(self) -> None:
         """Drop what was aggregated. Local."""
         self._rows = NO_ROWS
+
+    def replaced(self, step: int) -> None:
+        """Note that as of `step` all rows are others than before, whatever anybody has kept of them. Local."""
+        if self.clocks is not None:
+            self.clocks.fill(step)

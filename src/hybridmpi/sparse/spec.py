@@ -20,7 +20,8 @@ class TableSpec:
     seed, table name and row only, never on the number of servers. ("made", function): a picklable function without
     arguments that returns the whole table. `reduction`: "mean" weights every rank's gradient by
     its examples, "sum" adds them. `optimizer`: a row optimiser of hybridmpi.optim. `homes`: the owner of each part of
-    the partition; None: one part for each owner; (): no owner holds rows, every compute rank has a replica.
+    the partition; None: one part for each owner; (): no owner holds rows, every compute rank has a replica. `clocks`:
+    owners note when each row last changed, so that clients can ask for what has changed (see conditional.py).
     """
 
     name: str
@@ -33,6 +34,7 @@ class TableSpec:
     optimizer: Any
     seed: int
     homes: tuple[int, ...] | None = None
+    clocks: bool = False
 
     def __post_init__(self) -> None:
         if self.rows < 0 or self.dim < 1:

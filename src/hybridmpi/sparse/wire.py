@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +22,14 @@ REQUEST_HEADER_BYTES = 16
 ID_BYTES = 8
 
 
-def _padded(count: int) -> int:
+def padded(count: int) -> int:
+    """Return `count` bytes rounded up to whole words. Local."""
     return -(-count // 8) * 8
 
 
 def smallest_slot(tables: int, largest_row: int) -> int:
     """Return the bytes that any slot must have: a header, a piece per table, one row of the widest table. Local."""
-    return HEADER_BYTES + PIECE_BYTES * tables + ID_BYTES + _padded(largest_row) + 64
+    return HEADER_BYTES + PIECE_BYTES * tables + ID_BYTES + padded(largest_row) + 64
 
 
 @dataclass
@@ -56,6 +58,15 @@ class Outgoing:
         else:
             self.form.gather(self.values, self.where[first:last], values_out)
         self.done = last
+
+
+class Wanted(NamedTuple):
+    """Rows to be pulled from one owner: local numbers [n] there, and where they go, [n, dim]."""
+
+    owner: int
+    table: int
+    local: np.ndarray
+    out: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ def pack_push(message: np.ndarray, step: int, sender: Sender, pieces: list[Outgo
         if rows <= 0:
             continue
         plan.append((piece, rows))
-        room -= PIECE_BYTES + rows * ID_BYTES + _padded(rows * row)
+        room -= PIECE_BYTES + rows * ID_BYTES + padded(rows * row)
     words = message[: HEADER_BYTES + PIECE_BYTES * len(plan)].view(np.int64)
     sizes = PackedSizes(words.nbytes, 0, 0)
     at = words.nbytes
@@ -105,7 +116,7 @@ def pack_push(message: np.ndarray, step: int, sender: Sender, pieces: list[Outgo
         piece.write(rows, ids_out, values_out)
         sizes.ids += rows * ID_BYTES
         sizes.rows += rows * dim * dtype.itemsize
-        at = _padded(values_end)
+        at = padded(values_end)
     done = all(piece.left == 0 for piece in pieces)
     words[0], words[1], words[2], words[3] = step, done, len(plan), sender.clients
     words[4:6].view(np.float64)[:] = sender.weight, sender.averaged
@@ -141,6 +152,6 @@ def read_push(
             ids_end = at + rows * ID_BYTES
             values_end = ids_end + rows * dim * dtype.itemsize
             yield table, message[at:ids_end].view(np.int64), message[ids_end:values_end].view(dtype).reshape(rows, dim)
-            at = _padded(values_end)
+            at = padded(values_end)
 
     return header, pieces()

@@ -95,7 +95,8 @@ class Asynchronous:
             self._client.leave()
             return None
         trainer, exchange, client = self.trainer, self.trainer.exchange, self._client
-        started, before, phases = time.perf_counter(), trainer.traffic(), Phases()
+        started, before = time.perf_counter(), trainer.traffic()
+        phases = Phases(self.world.recording, trainer.step + 1, trainer.traffic)
         self._pass_on_stop()
         client.wait_for_turn()
         phases.lap("wait")
@@ -127,6 +128,7 @@ class Asynchronous:
         phases.lap("wait")
         trainer.step += 1
         self.stopped = self._asked_to_stop or client.stop_seen
+        phases.end()
         seconds, after = time.perf_counter() - started, trainer.traffic()
         sent = {category: after[category] - before[category] for category in after}
         return StepResult(trainer.step, loss, int(weight), bool(found), seconds, 0.0, phases.seconds, sent)

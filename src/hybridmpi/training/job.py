@@ -17,6 +17,7 @@ from hybridmpi.errors import UsageError
 from hybridmpi.optim import Adagrad, Optimizer, by_name
 from hybridmpi.planning.modes import Mode
 from hybridmpi.roles import Servers
+from hybridmpi.sparse.cache import Policy
 from hybridmpi.training.kinds import KINDS, run_of
 from hybridmpi.training.values import Amount, Count, Mebibytes, Range, checked, show
 
@@ -30,6 +31,7 @@ class TrainingSection:
     clip: Amount = 1.0
     evaluate: Annotated[Literal["quarters"] | int, Range(0)] = "quarters"
     nonfinite: Literal["stop", "skip"] = "stop"
+    staleness: Annotated[Literal["unbounded"] | int, Range(0)] = 0
     progress: Amount = 5.0
 
 
@@ -52,6 +54,10 @@ class SparseSection:
     balance_every: Annotated[int, Range(0)] = 0
     aggregate: Literal["auto", "always", "never"] = "auto"
     wire: Literal["float32", "bfloat16", "float16"] = "float32"
+    prefetch: bool = False
+    cache_rows: Annotated[int, Range(0)] = 0
+    cache_policy: Policy = "lru"
+    cache_staleness: Annotated[int, Range(0)] = 0
 
 
 @dataclass(frozen=True, slots=True)

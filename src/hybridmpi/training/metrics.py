@@ -18,8 +18,9 @@ class Metrics:
     """Appends lines to `path`; an empty path writes nothing. Local, for one rank.
 
     A line is {"kind": "step", "step", "loss", "examples", "words_per_s" (or what else examples are called: `unit`),
-    "seconds", "hidden", "phases": {...}, "bytes": {...}}, "evaluation" or "run". Raises UsageError when the file cannot
-    be written.
+    "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed after it, and "rows"
+    with a cache or prefetch; or "evaluation", "staleness", "run", "end". Raises UsageError when the file cannot be
+    written.
     """
 
     def __init__(self, path: str, append: bool, unit: str) -> None:
@@ -58,6 +59,8 @@ class Metrics:
             hidden=round(result.hidden_seconds, 6),
             phases={phase: round(seconds, 6) for phase, seconds in result.seconds.items()},
             bytes=result.bytes,
+            **({"notes": result.notes} if result.notes else {}),
+            **({"rows": result.rows} if result.rows else {}),
         )
 
     def close(self) -> None:

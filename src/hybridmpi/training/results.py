@@ -18,6 +18,7 @@ class StepResult:
     `loss`: mean over all examples of all ranks; `examples`: how many; `skipped`: nothing was updated since something
     was not finite. `seconds` by phase and `bytes` by category are of this step; `hidden_seconds`: how long sums of
     dense gradients were under way while backward went on. `notes`: what was changed after it, and why, in words.
+    `rows`: with prefetch or a cache, what became of the rows wanted of other nodes (sparse/reader.py: COUNTS).
     """
 
     step: int
@@ -29,6 +30,7 @@ class StepResult:
     seconds: dict[str, float] = field(repr=False)
     bytes: dict[str, int] = field(repr=False)
     notes: tuple[str, ...] = ()
+    rows: dict[str, int] = field(repr=False, default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from hybridmpi.checkpoint import Checkpoint
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.nn import Module
 from hybridmpi.planning.modes import Mode
+from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import Job
@@ -27,7 +28,9 @@ from hybridmpi.training.metrics import Metrics
 from hybridmpi.training.partition_search import PartitionTuning
 from hybridmpi.training.progress import Progress
 from hybridmpi.training.signals import StopRequest
+from hybridmpi.training.sparsity import as_json, as_table
 from hybridmpi.training.tables import SparseOptions
+from hybridmpi.training.trace import Trace
 from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
 
@@ -35,13 +38,23 @@ from hybridmpi.world import World
 STOPPED = 75
 
 
-def run_job(world: World, job: Job, resume: str | None, stop: StopRequest) -> int:
+def run_job(
+    world: World,
+    job: Job,
+    resume: str | None,
+    stop: StopRequest,
+    trace: str | None = None,
+    trace_steps: tuple[int, int] | None = None,
+) -> int:
     """Train as `job` says and return the exit code. Collective over compute.
 
-    `resume`: a checkpoint, or a directory of them, to continue from.
+    `resume`: a checkpoint, or a directory of them, to continue from. `trace`: the file for a timeline of some steps,
+    `trace_steps` the first and the last of them; None: see Trace.
     """
     run = run_of(job.model.kind)(world, job)
     run.begin(resume)
+    if trace:
+        run.record(trace, trace_steps)
     run.trainer.stop_requested = stop
     try:
         return run.train()
@@ -111,6 +124,7 @@ class Run:
             modes=job.modes if modes is None else modes,
             clip=job.training.clip,
             nonfinite=job.training.nonfinite,
+            staleness=math.inf if job.training.staleness == "unbounded" else job.training.staleness,
             dense=dense_options(job),
             sparse=dataclasses.replace(sparse_options(job), **sparse),
         )
@@ -118,13 +132,28 @@ class Run:
     def begin(self, resume: str | None) -> None:
         """Make ready to train, from the checkpoint `resume` where one is given. Collective over compute."""
         job = self.job
+        if job.sparse.search and job.training.staleness:
+            raise UsageError(
+                "sparse.search = true times steps that all ranks take together: set training.staleness = 0, or give "
+                "sparse.parts and no search"
+            )
         self.trainer = self.open_trainer()
         found = self._resume(resume) if resume is not None else {}
         self.tuning = PartitionTuning(self.trainer, found.get("search")) if job.sparse.search else None
         self.metrics = self._open_metrics(append=resume is not None)
         self.progress = Progress(job.training.steps, job.training.progress, self.unit) if self.root else None
+        self.trace: Trace | None = None
         self.evaluated = -1
         self.examples = 0
+
+    def record(self, path: str, steps: tuple[int, int] | None) -> None:
+        """Let a timeline of some steps be written to `path`. Collective over compute."""
+        if steps is not None and steps[0] > self.job.training.steps:
+            raise UsageError(
+                f"--trace-steps {steps[0]}:{steps[1]}: the job ends with step {self.job.training.steps} "
+                "(training.steps): record earlier ones"
+            )
+        self.trace = Trace(self.trainer, path, *(steps or ()))
 
     def read(self, name: str, function: Callable[[], Any]) -> Any:
         """Let rank 0 read data from `name`, tell of it, and send them to the others. Collective over compute."""
@@ -194,12 +223,17 @@ class Run:
                 break
             self._at_boundary(boundary)
         seconds = time.perf_counter() - started
+        if self.trace is not None:
+            self.trace.finish()
+            self._say(self.trace.said)
         if trainer.stopped:
+            self._end(seconds)
             directory = self._save()
             self._say(f"stopped by a signal after step {trainer.step:,}; checkpoint {directory}; --resume continues it")
             return STOPPED
         if job.training.evaluate != 0 and self.evaluated != trainer.step:
             self._evaluate()
+        self._end(seconds)
         directory = self._save()
         done = trainer.step - first_step
         examples = self.examples if trainer.synchronous else sum(world.gather(self.examples))
@@ -211,6 +245,15 @@ class Run:
         self._say(f"checkpoint: {directory}\nlook into it with:\n  {inspect_command(directory)}")
         world.barrier()
         return 0
+
+    def _end(self, seconds: float) -> None:
+        """Record and say what the run was like."""
+        alphas = self.trainer.sparsity.so_far()
+        if self.root:
+            about = {"step": self.trainer.step, "seconds": round(seconds, 3)}
+            self.metrics.write("end", **about, sparsity=as_json(alphas))
+            if alphas:
+                self._say(as_table(alphas, self.trainer.exchange))
 
     def _description(self) -> dict[str, Any]:
         return {
@@ -227,6 +270,8 @@ class Run:
         if self.root:
             self.metrics.step(result)
             self.progress.step(result)
+        if self.trace is not None:
+            self.trace.step(result)
         said = list(result.notes)
         if self.searching:
             said.append(self.tuning.step(result))
@@ -278,10 +323,12 @@ class Run:
         if found is None:
             return
         self.evaluated = self.trainer.step
+        alphas = self.trainer.sparsity.lately()
         if self.root:
             seconds = time.perf_counter() - started
             self._say(f"step {self.trainer.step:,}: {found.text}  [{seconds:.1f} s]")
-            self.metrics.write("evaluation", step=self.trainer.step, **found.values, seconds=round(seconds, 3))
+            about = {**found.values, "seconds": round(seconds, 3), "sparsity": as_json(alphas)}
+            self.metrics.write("evaluation", step=self.trainer.step, **about)
             self.progress.resume_clock()
 
     def _save(self) -> Path:
@@ -307,6 +354,10 @@ def sparse_options(job: Job) -> SparseOptions:
         adapt_every=section.adapt_every,
         wire=section.wire,
         aggregate=section.aggregate,
+        prefetch=section.prefetch,
+        cache=CacheOptions(section.cache_rows, section.cache_policy, section.cache_staleness)
+        if section.cache_rows
+        else None,
     )
 
 

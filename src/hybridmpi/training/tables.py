@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from hybridmpi import kernels
-from hybridmpi.autograd import Parameter, draws
+from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import AllReduce
 from hybridmpi.errors import UsageError
 from hybridmpi.nn import Embedding
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.modes import Way
+from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.sparse.client import Path as PullPath
 from hybridmpi.sparse.gathering import RowGather
 from hybridmpi.sparse.node_sum import Aggregate
 from hybridmpi.sparse.partition import Kind
+from hybridmpi.sparse.reader import RowReader
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.sparse.rows import SparseRows
 from hybridmpi.sparse.service import Service
@@ -40,6 +41,9 @@ class SparseOptions:
     before they push them, and pull once what several of them want of other nodes, where the model says what
     (`rows_wanted`): "auto", where that saves traffic between nodes, "always" or "never". `pull_path` forces one way of
     pulling rows, for measurements.
+    `prefetch`: rows of the next batch are asked for while a step computes, where the model says which (`rows_wanted`);
+    every step reads the same bits as without. `cache`: each rank keeps rows from step to step. Both are about owners on
+    other nodes: rows of this node are read from its memory as they are.
     """
 
     partition: Kind = "cyclic"
@@ -48,6 +52,8 @@ class SparseOptions:
     wire: str = "float32"
     aggregate: Aggregate = "auto"
     pull_path: PullPath = "auto"
+    prefetch: bool = False
+    cache: CacheOptions | None = None
 
 
 Stores = list[Table | Replica]
@@ -63,10 +69,8 @@ class TableExchange:
     """All tables of a model on a compute rank. Collective over compute; the servers come along.
 
     `embeddings`: (name, layer) of every table; `served`: dense parameters that lie at owners. `ways`: by name. `norms`:
-    whether steps are updated only when their norm is known. `rows_wanted`: says which rows, {name of table: ids}, the
-    model is going to pull for a batch; None where it does not say.
-    In a step: `begin_step`, `pull_together`, backward, `end_backward`; when all ranks have agreed, `push`, `start`,
-    `finish`, `update`.
+    whether steps are updated only when their norm is known.
+    In a step: `begin_step`, backward, `end_backward`; when all ranks have agreed, `send`, `finish`, `update`.
     """
 
     def __init__(
@@ -81,16 +85,23 @@ class TableExchange:
         make_allreduce: Callable[[int], AllReduce],
         norms: bool,
         staleness: float = 0,
-        rows_wanted: Callable[[Any], Mapping[str, np.ndarray]] | None = None,
     ) -> None:
         self.world, self.ways, self.options = world, dict(ways), options
         self._embeddings, self._make_allreduce = list(embeddings), make_allreduce
+        if staleness and (options.prefetch or options.cache is not None):
+            raise UsageError(
+                f"staleness = {staleness} with prefetch or a cache: these go by the steps that all ranks take "
+                "together; use staleness = 0, or neither"
+            )
+        near = options.pull_path in ("auto", "shared") and world.nodes == 1  # all rows are in this node's memory
+        reads = (options.prefetch or options.cache is not None) and not near
         self.specs = [
             TableSpec(name, e.rows, e.dim, e.dtype, tuple(e.init), e.reduction, options.partition, optimizer, seed)
             for name, e in embeddings
         ] + [spec_of(parameter, optimizer, options.partition, seed) for parameter in served]
         for number, spec in enumerate(self.specs):
-            self.specs[number] = replace(spec, homes=self._homes(number, options.parts))
+            clocks = reads and number < len(embeddings)
+            self.specs[number] = replace(spec, homes=self._homes(number, options.parts), clocks=clocks)
         self.service = Service.open(
             world,
             self.specs,
@@ -103,13 +114,11 @@ class TableExchange:
         client = self.service.client
         # Whether the ranks of any node sum their rows before they push them.
         self.aggregates: bool = any(world.gather(client.node_sum is not None))
-        self._rows_wanted = rows_wanted
-        # Whether they also pull together what they want of other nodes.
-        self.pulls_together: bool = rows_wanted is not None and self.service.open_node_pull()
+        self.reader = RowReader(client, range(len(embeddings)), options.cache) if reads else None
         self.tables: Stores = []
         for number, (name, embedding) in enumerate(embeddings):
             if self.ways[name] == "ps":
-                table = Table(client, number, self.specs[number])
+                table = Table(client, number, self.specs[number], self.reader)
             else:
                 table = Replica(number, self.specs[number])
                 table.shard.initialise()
@@ -174,7 +183,9 @@ class TableExchange:
         kept = Replica(number, spec) if isinstance(table, Table) else table
         moved = self.service.relayout(number, spec, kept.shard.arrays(), self.updates)
         self.specs[number] = spec
-        self.tables[number] = Table(self.service.client, number, spec) if way == "ps" else kept
+        if self.reader is not None:
+            self.reader.forget()
+        self.tables[number] = Table(self.service.client, number, spec, self.reader) if way == "ps" else kept
         self.tables[number].pull_seconds = table.pull_seconds
         self._embeddings[number][1].store = self.tables[number]
         return moved
@@ -203,36 +214,8 @@ class TableExchange:
         """Forget the last step's gradients. Local."""
         self.served.begin_step()
 
-    def pull_together(self, batch: Any) -> None:
-        """Pull, once for the node, the rows that its ranks are going to want for their batches; None: this rank has
-        none. Collective over the node's compute ranks; what is wrong with a batch is raised, after the rank's part."""
-        if not self.pulls_together or not self.at_owners:
-            return
-        wanted: dict[int, np.ndarray] = {}
-        try:
-            if batch is not None:
-                wanted = self._wanted(batch)
-        finally:
-            self.service.client.pull_together(wanted)
-
-    def _wanted(self, batch: Any) -> dict[int, np.ndarray]:
-        """Return the rows, sorted and unique, that a batch wants of tables at owners, by the table's number."""
-        with draws.peek():
-            wanted = dict(self._rows_wanted(batch))
-        found = {}
-        for table, (name, embedding) in zip(self.tables, self._embeddings, strict=True):
-            ids = wanted.pop(name, None)
-            if ids is not None and isinstance(table, Table):
-                found[table.number], _ = embedding.distinct(ids)
-        if wanted:
-            raise UsageError(
-                f"rows_wanted names {sorted(wanted)}: the tables are {[name for name, _ in self._embeddings]}"
-            )
-        return found
-
     def end_backward(self) -> None:
         """Take the step's gradients; `found` is then what in them is not finite, in words. Local."""
-        self.service.client.end_together()
         self.gradients = [embedding.take_gradient() for _, embedding in self._embeddings]
         self.served.end_backward()
         self.found = []
@@ -300,7 +283,8 @@ class TableExchange:
 
     def pull_seconds(self) -> float:
         """Return how long pulls have taken so far. Local."""
-        return sum(table.pull_seconds for table in [*self.tables, *self.served.tables])
+        ahead = sum(way.seconds for way in (self.reader, self.service.client.node_pull) if way is not None)
+        return sum(table.pull_seconds for table in [*self.tables, *self.served.tables]) + ahead
 
     def sent(self) -> int:
         """Return the bytes this rank has sent in sums of tables so far. Local."""
@@ -326,12 +310,16 @@ class TableExchange:
     def continue_from(self, updates: int) -> None:
         """Count on from `updates` steps that were applied before. Local."""
         self.updates = self.service.client.pushed = updates
+        if self.reader is not None:
+            self.reader.forget()
         self.refresh()
 
     def close(self) -> None:
         """Free the tables. Collective over compute; the servers are told."""
         for _, embedding in self._embeddings:
             embedding.store = None
+        if self.reader is not None:
+            self.reader.collect()
         self._sums.close()
         self._gather.close()
         self.service.close()

@@ -21,6 +21,7 @@ from hybridmpi.sparse.partition import Kind
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
+from hybridmpi.training.ahead import Batches, RowsAhead
 from hybridmpi.training.asynchronous import Asynchronous, check_staleness
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
@@ -36,13 +37,12 @@ from hybridmpi.world import World
 class Trainer:
     """Trains a model on all compute ranks. Collective over compute; the servers come along.
 
-    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples; if it also
-    has `rows_wanted(batch)`, {name of table: ids that loss will pull}, nodes pull these rows once for their ranks. In
-    mode "hybrid" its dense parameters become views of flat buckets, summed over the ranks by all-reduce as `dense`
-    says, while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The
-    other modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every
-    rank ("allgather"); `modes` makes exceptions by name pattern, {"embedding*": "allreduce"}. `seed` decides initial
-    values and all random draws. `clip` > 0 limits the global norm of the whole gradient. `nonfinite`: "stop" raises
+    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. In mode
+    "hybrid" its dense parameters become views of flat buckets, summed over the ranks by all-reduce as `dense` says,
+    while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The other
+    modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every rank
+    ("allgather"); `modes` makes exceptions by name pattern, {"embedding*": "allreduce"}. `seed` decides initial values
+    and all random draws. `clip` > 0 limits the global norm of the whole gradient. `nonfinite`: "stop" raises
     NonFiniteError on all ranks when a loss or gradient is NaN or infinite, "skip" leaves that step out on all ranks.
 
     `staleness`: how many steps a rank may be ahead of the slowest one: 0 trains synchronously, a number is stale
@@ -96,26 +96,26 @@ class Trainer:
             lambda nbytes: dense.open(world, nbytes),
             norms=clip > 0 and not staleness,
             staleness=staleness,
-            rows_wanted=getattr(model, "rows_wanted", None),
         )
+        self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
         self.sparsity = Sparsity(self.exchange)
         self.adaptation = Adaptation(
             self.exchange,
             self.sparsity,
             movable,
             optimizer,
-            Transport(self.exchange.aggregates, sparse.wire, dense.wire, together=self.exchange.pulls_together),
+            Transport(self.exchange.aggregates, sparse.wire, dense.wire, together=self._rows.together),
             sparse.adapt_every,
         )
         self._asynchronous = Asynchronous(self, self._dense) if staleness else None
+        self._batches: Batches | None = None
         self._closed = False
         world.on_close(self.close)
 
     @property
     def plan(self) -> Plan:
         """How each parameter's gradient travels, and where its values live at present."""
-        named = self.model.named_parameters()
-        return make_plan(self.world, named, self.exchange, self.buckets, self._dense.allreduce)
+        return make_plan(self.world, self.model.named_parameters(), self.exchange, self.buckets, self._dense.allreduce)
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -143,19 +143,19 @@ class Trainer:
         A rank whose batches end before the others' takes part with weight 0. `on_step` is called after every step, on
         every rank; what it does collectively, all ranks do.
 
+        With prefetch a batch is read before the step ahead of it. Where training ends between the two, by a failure or
+        a request to stop, the next call with the same iterator begins with the batch that was read.
+
         With staleness a rank does `steps` of its own, or fewer if it runs out of batches or gets None, while the others
         go on; the end of `fit` is a boundary, see `settle`. `on_step` must do nothing collective then.
         """
         if self._asynchronous is not None:
             return self._asynchronous.fit(batches, steps, on_step)
-        iterator = iter(batches)
+        self._batches = source = Batches.of(batches, self._batches)
         result = None
         while self.step < steps:
-            try:
-                batch = next(iterator, None)
-            except (Exception, SystemExit) as error:
-                batch = ReadFailure(error)
-            outcome = self.train_step(batch)
+            batch = source.take()
+            outcome = self.train_step(batch, source.peek() if self._rows.at_work and self.step + 1 < steps else None)
             if outcome is None:
                 break
             result = outcome
@@ -167,24 +167,23 @@ class Trainer:
 
     @property
     def stopped(self) -> bool:
-        """Whether the last step saw a request to stop on any rank; the same on all ranks, with staleness at a
-        boundary."""
+        """Whether a request to stop was seen on any rank; the same on all ranks, with staleness at a boundary."""
         return self._stopped if self._asynchronous is None else self._asynchronous.stopped
 
-    def train_step(self, batch: Any) -> StepResult | None:
+    def train_step(self, batch: Any, following: Any = None) -> StepResult | None:
         """Do one step with this rank's batch (None: it has none left); return its result, or None, with nothing done,
         when no rank has a batch. Collective over compute.
 
+        `following`: the batch of the next step, where it is known: with prefetch its rows are asked for meanwhile.
         Nothing is changed anywhere until all ranks know that all are well: an exception on one rank is raised on all.
         With staleness a step is Local: an exception is raised on this rank, and the result is of its own examples.
         """
         if self._asynchronous is not None:
             return self._asynchronous.step(batch)
         started = time.perf_counter()
-        phases = Phases()
-        before = self.traffic()
-        waited = self.service.client.wait_seconds
-        report, failure = self._compute(batch, phases)
+        phases = Phases(self.world.recording, self.step + 1, self.traffic)
+        before, rows, waited = self.traffic(), self._rows.counts(), self.service.client.wait_seconds
+        report, failure = self._compute(batch, following, phases)
         verdict = agree(self.world, report, len(self.tables))
         phases.lap("wait", elsewhere=self._dense.after)
         phases.add("allreduce", self._dense.after)
@@ -224,6 +223,7 @@ class Trainer:
         self.step += 1
         self.sparsity.add(verdict.rows)
         notes = self.adaptation.look(self.step)
+        phases.end()
         return StepResult(
             self.step,
             verdict.loss,
@@ -234,9 +234,10 @@ class Trainer:
             phases.seconds,
             {category: after[category] - before[category] for category in after},
             tuple(notes),
+            {what: count - rows[what] for what, count in self._rows.counts().items()},
         )
 
-    def _compute(self, batch: Any, phases: Phases) -> tuple[Report, BaseException | None]:
+    def _compute(self, batch: Any, following: Any, phases: Phases) -> tuple[Report, BaseException | None]:
         """Forward and backward on this rank; never raises, so that every rank reaches the agreement."""
         draws.begin_step(self.seed, self.step, self.world.compute.Get_rank())
         report, failure = Report(stop=bool(self.stop_requested())), None
@@ -251,17 +252,16 @@ class Trainer:
         self.exchange.begin_step()
         try:
             ready = report.weight and not report.failed
-            self.exchange.pull_together(batch if ready else None)
-            phases.lap("pull")
+            self._rows.begin(batch if ready else None, following)
             if ready:
                 loss = self.model.loss(batch)
                 report.loss = float(loss.data)
-                in_pull = self.exchange.pull_seconds() - pulled
-                phases.add("pull", in_pull)
+                phases.add("pull", in_pull := self.exchange.pull_seconds() - pulled)
                 phases.lap("forward", elsewhere=in_pull)
                 loss.backward(between=self._dense.progress)
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
+        self._rows.end()
         self._dense.end_backward()
         self.exchange.end_backward()
         self._found = []
@@ -393,7 +393,7 @@ class Trainer:
         if self._asynchronous is not None:
             self._asynchronous.close()
         self._dense.leave()
-        self.exchange.pull_together(None)  # ranks of this node that train on would wait for this one
+        self._rows.begin(None, None)  # ranks of this node that train on would wait for this one
         if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
             refuse_to_part(self.world, self.step + 1, leaving=True)
         self.exchange.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -38,8 +38,9 @@ def try_modes(world: World, job: Job, steps: int, limit: float) -> Comparison:
     """
     run = run_of(job.model.kind)(world, job)
     machine = measure_machine(world)
-    workload = _profile(run, machine, WARM_UP + max(steps, PROFILED))
-    outlook = Outlook(workload, machine, Transport(dense_wire=job.allreduce.wire))
+    workload, (local, together) = _profile(run, machine, steps)
+    transport = Transport(local, job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm, together)
+    outlook = Outlook(workload, machine, transport)
     measured, left_out = {}, {}
     for mode, prediction in outlook.modes.items():
         if why := _why_not(prediction, workload, machine, (WARM_UP + steps) * prediction.seconds.step, limit):
@@ -59,29 +60,40 @@ def _why_not(prediction: Prediction, workload: Workload, machine: Machine, secon
     return None
 
 
-def _profile(run: Run, machine: Machine, steps: int) -> Workload:
-    """Return what a step does, from steps with the tables at their owners. Collective over compute."""
-    world, trainer = run.world, run.open_trainer("hybrid", adapt_every=0)
+def _profile(run: Run, machine: Machine, steps: int) -> tuple[Workload, tuple[bool, bool]]:
+    """Return what a step does: the rows of the `steps` steps that will run, and how long computing takes, from steps
+    with the tables at their owners; and whether ranks of any node push rows together, and pull them. Collective over
+    compute."""
+    world, trainer = run.world, _open(run, "hybrid", {})
     touched: list[list[np.ndarray]] = []
     results = []
     batches = run.batches(0)
-    for _ in range(steps):
+    for _ in range(WARM_UP + max(steps, PROFILED)):
         results.append(trainer.train_step(next(batches, None)))
         touched.append([rows.indices for rows in trainer.exchange.gradients])
-    results, touched = results[WARM_UP:], touched[WARM_UP:]
+    results, touched = results[WARM_UP:], touched[WARM_UP : WARM_UP + steps]
     slots = len(run.job.optimizer.slots)
     dense = tuple(Dense(name, p.shape, np.dtype(p.dtype).name, slots) for name, p in run.model.named_parameters())
     tables, rows = [], {}
     for number in range(len(trainer.tables)):
         spec = trainer.exchange.specs[number]
-        tables.append(Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition))
+        parts = len(spec.homes) if spec.homes else None
+        tables.append(Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition, parts))
         everybody = world.gather([step[number] for step in touched])
         rows[spec.name] = touched_rows(everybody, spec.map(len(world.owners)), _nodes(world))
-    computing = [_computing(result) for result in results]
-    seconds = float(np.mean(world.gather(median(computing)))) / machine.crowding(machine.ranks)
+    # [ranks, steps]
+    computing = np.array(world.gather([_computing(result) for result in results]))
+    mean = computing.mean(axis=0)
+    seconds, lag = (
+        median(mean.tolist()) / machine.crowding(machine.ranks),
+        median((computing.max(axis=0) - mean).tolist()),
+    )
     examples = results[-1].examples
+    client = trainer.service.client
+    ways = any(world.gather(client.node_sum is not None)), any(world.gather(client.node_pull is not None))
     _close(trainer)
-    return Workload(dense, tuple(tables), rows, seconds, units=examples, unit=run.unit)
+    clip = run.job.training.clip > 0
+    return Workload(dense, tuple(tables), rows, seconds, lag, clip=clip, units=examples, unit=run.unit), ways
 
 
 def touched_rows(
@@ -125,7 +137,7 @@ def _run(run: Run, mode: Mode, prediction: Prediction, steps: int) -> Measured:
     """Return what steps of a mode took, its parameters on the ways of the prediction. Collective over compute."""
     world = run.world
     ways = dict(prediction.ways) if mode == "hybrid" else {}
-    trainer = run.open_trainer(mode, ways, adapt_every=0)
+    trainer = _open(run, mode, ways)
     batches = run.batches(0)
     results = [trainer.train_step(next(batches, None)) for _ in range(WARM_UP + steps)][WARM_UP:]
     _close(trainer)
@@ -144,6 +156,15 @@ def _run(run: Run, mode: Mode, prediction: Prediction, steps: int) -> Measured:
     counted = np.mean([[entry[2] for entry in rank] for rank in everybody], axis=(0, 1)).tolist()
     seconds = dict(zip(PHASES, phases, strict=True))
     return Measured(step, seconds, dict(zip(results[0].bytes, counted, strict=True)))
+
+
+def _open(run: Run, mode: Mode, ways: Mapping[str, Mode]) -> Trainer:
+    """Return a trainer that leaves every parameter on its way, and whose rows come from other nodes by messages, as
+    they do in predictions. Collective over compute."""
+    trainer = run.open_trainer(mode, ways, adapt_every=0)
+    client = trainer.service.client
+    client.paths = ["message" if path == "get" else path for path in client.paths]
+    return trainer
 
 
 def _close(trainer: Trainer) -> None:
