@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # What a byte can be. Row ids and row values are apart, so that the counters can be held against the formulas.
-# "aggregate": what a rank lays out for the sum of its node's rows, which then are pushed once.
+# "aggregate": what a rank lays out for its node, whose rows are pushed, and pulled from other nodes, once.
 CATEGORIES = (
     "allreduce", "pull_ids", "pull_rows", "push_ids", "push_rows", "aggregate", "gather_ids", "gather_rows", "moved",
     "control",

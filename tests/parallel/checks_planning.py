@@ -35,7 +35,8 @@ def check_counted_bytes_equal_predicted_ones(comm):
         for servers in {0, min(2, size - 1)}:
             with World(servers, comm, nodes_of_ranks) as world:
                 if not world.is_server:
-                    compare(world, size)
+                    compare(world, size, together=False)
+                    compare(world, size, together=True)
 
 
 def distinct(everybody, table, node):
@@ -44,21 +45,24 @@ def distinct(everybody, table, node):
     return float(len(np.unique(np.concatenate(ids)))) if ids else 0.0
 
 
-def compare(world, size):
+def compare(world, size, together):
     specs = [
         TableSpec(name, rows, dim, np.dtype("f4"), ("constant", 0.0), "sum", "cyclic", optim.SGD(0.1), 1)
         for name, (rows, dim) in SIZES.items()
     ]
     service = Service.open(world, specs, "message" if world.nodes > 1 else "auto")
-    client = service.client
+    client, together = service.client, together and service.open_node_pull()
     client.paths = ["shared" if world.same_node(rank) else "message" for rank in world.owners]
     before = client.traffic.snapshot()
     random = np.random.default_rng(world.rank)
     gradients = []
     for table, spec in enumerate(specs):
         ids = np.sort(random.choice(spec.rows, spec.rows // 5, replace=False))
-        client.pull(table, ids)
         gradients.append((table, ids, np.ones((len(ids), spec.dim), np.float32)))
+    if client.node_pull is not None:
+        client.node_pull.pull({table: ids for table, ids, _ in gradients})
+    for table, ids, _ in gradients:
+        client.pull(table, ids)
     client.push(gradients, 1.0)
     counted = {category: client.traffic.total(category) - before[category] for category in before}
     summed = any(world.gather(client.node_sum is not None))
@@ -81,13 +85,17 @@ def compare(world, size):
             (0.0,) * owners,
         )
     workload = Workload((), tuple(tables), touched, 0.0)
-    expected = predict(workload, dict.fromkeys(SIZES, "ps"), machine, Transport(summed)).bytes.counted
-    for category in ("push_ids", "push_rows", "pull_rows", "control", "aggregate"):
+    expected = predict(
+        workload, dict.fromkeys(SIZES, "ps"), machine, Transport(summed, together=together)
+    ).bytes.counted
+    exact = {"push_ids", "push_rows", "control"} | ({"pull_rows", "aggregate"} if not together else set())
+    for category in exact:
         mean = np.mean([counts[category] for counts, _, _ in everybody])
         assert np.isclose(mean, expected.get(category, 0)), (category, mean, expected)
     # Which rank's rows lie where is not in the shares of all ranks: asked for are only those on other nodes.
-    mean = np.mean([counts["pull_ids"] for counts, _, _ in everybody])
-    assert abs(mean - expected["pull_ids"]) <= 0.2 * max(expected["pull_ids"], 1), (mean, expected)
+    for category in {"pull_ids", "pull_rows", "aggregate"} - exact:
+        mean = np.mean([counts[category] for counts, _, _ in everybody])
+        assert abs(mean - expected.get(category, 0)) <= 0.2 * max(expected.get(category, 0), 1), (category, mean)
 
 
 def check_a_machine_is_measured(comm):

@@ -48,6 +48,11 @@ def test_cache(ranks):
     run_checks("checks_cache", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 3, 4, 5])
+def test_node_pull(ranks):
+    run_checks("checks_node_pull", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_moving(ranks):
     run_checks("checks_moving", ranks)

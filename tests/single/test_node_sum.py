@@ -8,7 +8,7 @@ import pytest
 from hybridmpi.kernels import argsort_ids
 from hybridmpi.planning.traffic import node_messages
 from hybridmpi.sparse.node_kernels import collect, group, sum_rows
-from hybridmpi.sparse.node_sum import sharers_of, shares_of
+from hybridmpi.sparse.node_memory import sharers_of, shares_of
 
 
 @pytest.mark.parametrize("owners", [1, 2, 3, 5, 8])

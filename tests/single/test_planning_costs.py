@@ -11,7 +11,7 @@ from hybridmpi.planning.predict import predict
 from hybridmpi.planning.rates import measure_rates
 from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload
 from hybridmpi.sparse.forms import Form
-from hybridmpi.sparse.node_sum import Share, shares_of
+from hybridmpi.sparse.node_memory import Share, shares_of
 from hybridmpi.sparse.wire import Outgoing, Sender, pack_push
 
 # A machine of which the links are all that counts.
@@ -81,9 +81,18 @@ def by_pairs(machine, touched, table, local, wire):
         for _ in range(clients):
             for owner, home in enumerate(homes):
                 rows = touched.rank * touched.at_owner[owner]
+                if home != node and local:
+                    within[node] += rows * 8 * (clients > 1)
+                    continue
                 move(home, node, rows * table.row_bytes, rows * table.row_bytes * wire)
                 if home != node and rows:
                     move(node, home, 0, rows * 8 + 16)
+        far = [owner for owner, home in enumerate(homes) if home != node]
+        for place, first, last in [s for r in range(clients) for s in shares_of(len(far), clients, r)] if local else []:
+            rows = touched.nodes[node] * touched.at_owner[far[place]] * (last - first) / clients
+            move(homes[far[place]], node, 0, rows * table.row_bytes * wire)
+            move(node, homes[far[place]], 0, rows * 8 + 16 * (rows > 0))
+            within[node] += rows * (8 + table.row_bytes) * (clients > 1)
         pushed = touched.nodes[node] if local else touched.rank
         for rank in range(clients):
             every = [Share(owner, 0, clients) for owner in range(len(homes))]
@@ -108,8 +117,8 @@ def test_loads_equal_sums_over_all_pairs(compute, servers, local, wire):
     )
     table = Sparse("t", 500, 12)
     cost = no_cost(machine)
-    add_parameter(cost, table, "ps", touched, machine, Transport(local, wire))
-    add_step(cost, machine, True, Transport(local, wire))
+    add_parameter(cost, table, "ps", touched, machine, Transport(local, wire, together=local))
+    add_step(cost, machine, True, Transport(local, wire, together=local))
     expected = by_pairs(machine, touched, table, local, 0.5 if wire == "bfloat16" else 1.0)
     phases = [cost["pull"], cost["push"]]
     for link, there in zip(("into", "out", "within"), expected, strict=True):

@@ -8,16 +8,16 @@ rows go to all). Table 2 of Parallax (arXiv 1808.02621) for unequal nodes, with 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hybridmpi.errors import UsageError
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.modes import Way
-from hybridmpi.planning.traffic import aggregate
+from hybridmpi.planning.traffic import aggregate, pulled_together
 from hybridmpi.planning.workload import Dense, Sparse, Touched
-from hybridmpi.sparse.node_sum import sharers_of
+from hybridmpi.sparse.node_memory import sharers_of
 from hybridmpi.sparse.norms import SCALAR_BYTES
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
 
@@ -31,14 +31,15 @@ BYTES_ON_WIRE = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
 
 @dataclass(frozen=True)
 class Transport:
-    """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed. Between nodes:
-    `row_wire`, the form of rows to and from owners, and `dense_wire`, of what is summed, by `algorithm`; "auto": the
-    one that is predicted to be fastest."""
+    """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed; `together`: what a
+    node's ranks want of tables on other nodes is pulled once. Between nodes: `row_wire`, the form of rows to and from
+    owners, and `dense_wire`, of what is summed, by `algorithm`; "auto": the one that is predicted to be fastest."""
 
     local: bool = False
     row_wire: str = "float32"
     dense_wire: str = "float32"
     algorithm: str = "auto"
+    together: bool = False
 
 
 @dataclass
@@ -94,6 +95,7 @@ def add_parameter(
             cost["update"].rank_work += parameter.bytes * (1 + parameter.slots) * machine.update_byte
             return
         parameter, touched = as_table(parameter, machine)
+        transport = replace(transport, together=False)  # it is not part of what a batch wants
     if touched is None or len(touched.at_owner) != machine.owners:
         owners = "no" if touched is None else len(touched.at_owner)
         raise UsageError(
@@ -157,33 +159,58 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
     rows = touched.rank * np.array(touched.at_owner)
     wire = table.row_bytes * BYTES_ON_WIRE[transport.row_wire]
     home = machine.owner_nodes
-    near = np.bincount(home, weights=rows, minlength=machine.nodes)  # rows of a client on node n that are there
+    far = np.arange(machine.nodes)[:, None] != home
+    near = np.where(far, 0.0, rows).sum(axis=1)  # rows of a client on node n that are there
+    wanted = rows.sum() - near
     load.within += clients * near * table.row_bytes
-    far_clients = clients.sum() - clients[home]  # by owner
-    asked = np.where(rows > 0, far_clients, 0)
-    replies, requests = rows * wire * far_clients, rows * ID_BYTES * far_clients + REQUEST_HEADER_BYTES * asked
-    load.owner_out += replies
-    load.owner_in += requests
-    load.out += np.bincount(home, weights=replies, minlength=machine.nodes)
-    load.into += np.bincount(home, weights=requests, minlength=machine.nodes)
-    owners_with_rows = np.bincount(home, weights=rows > 0, minlength=machine.nodes)
-    far_rows, far_owners = rows.sum() - near, owners_with_rows.sum() - owners_with_rows  # of one client, by its node
-    load.into += clients * far_rows * wire
-    load.out += clients * (far_rows * ID_BYTES + far_owners * REQUEST_HEADER_BYTES)
+    pulled = np.where(far, _pulled_rows(touched, machine, transport)[:, None] * touched.at_owner, 0.0)
+    asked = np.where(far & (rows > 0), _askers(machine, transport), 0.0)
+    load.owner_out += pulled.sum(axis=0) * wire
+    load.owner_in += pulled.sum(axis=0) * ID_BYTES + asked.sum(axis=0) * REQUEST_HEADER_BYTES
+    load.out += np.bincount(home, weights=pulled.sum(axis=0) * wire, minlength=machine.nodes)
+    requests = pulled * ID_BYTES + asked * REQUEST_HEADER_BYTES
+    load.into += np.bincount(home, weights=requests.sum(axis=0), minlength=machine.nodes)
+    load.into += pulled.sum(axis=1) * wire
+    load.out += requests.sum(axis=1)
     busy = clients > 0
+    each = np.divide(1.0, clients, out=np.zeros(machine.nodes), where=busy)
     load.rank_work += float(
         (
             near * table.row_bytes / machine.gather_rate
-            + far_rows * 2 * table.row_bytes / machine.memory_rate  # out of the slot, and to its place
+            # Out of the slot, and to its place; what was pulled together is read once more from there.
+            + pulled.sum(axis=1) * each * 2 * table.row_bytes / machine.memory_rate
+            + (wanted * table.row_bytes / machine.gather_rate if transport.together else 0.0)
         )[busy].max()
     )
-    load.rank_sends += float(far_owners[busy].max()) * machine.message_seconds
-    load.owner_sends += asked * machine.message_seconds
-    load.owner_work += far_clients * rows * table.row_bytes / machine.gather_rate
+    load.rank_sends += float((asked.sum(axis=1) * each).max()) * machine.message_seconds
+    load.owner_sends += asked.sum(axis=0) * machine.message_seconds
+    load.owner_work += pulled.sum(axis=0) * table.row_bytes / machine.gather_rate
     load.turns += 2 * bool(asked.any())
-    load.counted["pull_rows"] += float(clients @ (near * table.row_bytes + far_rows * wire)) / machine.ranks
-    load.counted["pull_ids"] += float(clients @ far_rows) * ID_BYTES / machine.ranks
-    load.counted["control"] += float(clients @ far_owners) * REQUEST_HEADER_BYTES / machine.ranks
+    load.counted["pull_rows"] += float((clients * near).sum() * table.row_bytes + pulled.sum() * wire) / machine.ranks
+    load.counted["pull_ids"] += float(pulled.sum()) * ID_BYTES / machine.ranks
+    load.counted["control"] += float(asked.sum()) * REQUEST_HEADER_BYTES / machine.ranks
+    if transport.together:
+        laid_out = np.where(clients > 1, pulled_together(clients * wanted, pulled.sum(axis=1), table.row_bytes), 0.0)
+        load.within += laid_out
+        load.counted["aggregate"] += float(laid_out.sum()) / machine.ranks
+
+
+def _pulled_rows(touched: Touched, machine: Machine, transport: Transport) -> np.ndarray:
+    """Return the rows that each node's ranks pull, together, were all owners on other nodes, float64 [nodes]."""
+    if transport.together:
+        return np.array(touched.nodes, np.float64)
+    return np.array(machine.compute, np.float64) * touched.rank
+
+
+def _askers(machine: Machine, transport: Transport) -> np.ndarray:
+    """Return how many ranks of each node ask each owner on another node, float64 [nodes, owners]."""
+    askers = np.repeat(np.array(machine.compute, np.float64)[:, None], machine.owners, axis=1)
+    if transport.together:
+        for node, ranks in enumerate(machine.compute):
+            far = np.flatnonzero(machine.owner_nodes != node)
+            if ranks:
+                askers[node, far] = [sharers_of(place, len(far), ranks) for place in range(len(far))]
+    return askers
 
 
 def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:

@@ -45,7 +45,8 @@ def on_wire(w: float, dtype: np.dtype, wire: str, far: float = 1.0) -> float:
 
 
 def pull_rows(alpha: float, w: float) -> float:
-    """Bytes of row values that a rank receives from the owners: alpha w."""
+    """Bytes of row values that a rank receives from the owners: alpha w. From other nodes a node that pulls together
+    receives each row once: alpha is then the fraction of the rows that any of its ranks touches."""
     return alpha * w
 
 
@@ -64,6 +65,12 @@ def node_messages(owners: int, ranks: int) -> int:
 def aggregate(alpha: float, w: int, rows: int) -> float:
     """Bytes that a rank lays out in its node's memory, for the node's sum: its rows, and 16 a row of numbers."""
     return alpha * w + alpha * rows * 16
+
+
+def pulled_together(wanted: float, pulled: float, row_bytes: int) -> float:
+    """Bytes that a node's ranks lay out in its memory to pull together: the numbers of the rows that each has `wanted`
+    of other nodes, added up, and the rows that were `pulled`, with theirs."""
+    return wanted * ID_BYTES + pulled * (ID_BYTES + row_bytes)
 
 
 def row_ids(alpha: float, rows: int) -> float:

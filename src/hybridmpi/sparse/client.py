@@ -8,7 +8,7 @@ slot; *get*: one indexed Get per owner. Between nodes, message and get are timed
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,10 +18,11 @@ from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.exchange import Exchange, RowMemory
 from hybridmpi.sparse.forms import Form, Forms
+from hybridmpi.sparse.node_pull import NodePull
 from hybridmpi.sparse.node_sum import NodeSum
 from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.spec import TableSpec
-from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, Sender, pack_push
+from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, Sender, Wanted, pack_push
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
 
@@ -56,6 +57,7 @@ class Client:
         self.world, self.exchange, self.memories, self.specs = world, exchange, list(memories), list(specs)
         self.traffic = Traffic()
         self.node_sum = node_sum
+        self.node_pull: NodePull | None = None
         self.pushed = 0
         self.wait_seconds = 0.0
         self._index = world.clients.index(world.rank)
@@ -111,7 +113,7 @@ class Client:
                 times = []
                 for _ in range(CALIBRATION_TRIES):
                     started = time.perf_counter()
-                    self._fetch(name, owner, table, local, out)
+                    self._fetch(name, Wanted(owner, table, local, out))
                     times.append(time.perf_counter() - started)
                 fastest[name] = min(times)
             self.paths[owner] = min(fastest, key=fastest.get)
@@ -133,8 +135,10 @@ class Client:
         self.wait_for_version()
         spec = self.specs[table]
         out = np.empty((len(ids), spec.dim), spec.dtype)
-        later = []
+        later: list[tuple[slice | np.ndarray, Wanted]] = []
         for owner, (where, local) in enumerate(self._maps[table].split(ids)):
+            if self.node_pull is not None and self.node_pull.active:
+                where, local = self.node_pull.read(table, owner, where, local, out)
             if len(local) == 0:
                 continue
             same_node = self.world.same_node(self.world.owners[owner])
@@ -142,19 +146,30 @@ class Client:
             self.traffic.add("pull_rows", len(local) * row_bytes, same_node)
             whole = isinstance(where, slice)
             rows = out[where] if whole else np.empty((len(local), spec.dim), spec.dtype)
+            wanted = Wanted(owner, table, local, rows)
             if self.paths[owner] == "message":
-                later.append((owner, local, where, rows))
+                later.append((where, wanted))
                 continue
-            self._fetch(self.paths[owner], owner, table, local, rows)
+            self._fetch(self.paths[owner], wanted)
             if not whole:
                 out[where] = rows
         self._limit_mapped()
         if later:
-            self._ask(table, [(owner, local, rows) for owner, local, _, rows in later])
-            for _, _, where, rows in later:
+            self._ask([wanted for _, wanted in later])
+            for where, wanted in later:
                 if not isinstance(where, slice):
-                    out[where] = rows
+                    out[where] = wanted.out
         return out
+
+    def fetch(self, wanted: list[Wanted]) -> None:
+        """Read rows of owners on other nodes, as they are after the last push, all owners at work at once."""
+        self.wait_for_version()
+        for owner, table, local, out in wanted:
+            self.traffic.add("pull_rows", out.size * self._forms[owner][table].dtype.itemsize, False)
+            if self.paths[owner] != "message":
+                self._fetch(self.paths[owner], Wanted(owner, table, local, out))
+        if asked := [entry for entry in wanted if self.paths[entry.owner] == "message"]:
+            self._ask(asked)
 
     def _limit_mapped(self) -> None:
         """Every few pulls, unmap rows of shared memory if much of it counts as this rank's."""
@@ -165,14 +180,15 @@ class Client:
             # What is left is not the tables': unmapping at every look would only cost.
             self._most_mapped = max(MOST_MAPPED_BYTES, 2 * resident_shared_bytes())
 
-    def _fetch(self, way: str, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
-        """Read rows `local` of one owner into `out` [n, dim]."""
+    def _fetch(self, way: str, wanted: Wanted) -> None:
+        """Read rows of one owner."""
+        owner, table, local, out = wanted
         if way == "shared":
             kernels.gather(self._rows_on_node(owner, table), local, out=out)
         elif way == "get":
             self.memories[table].get_rows(out, self.world.owners[owner], self.specs[table].row_bytes, local)
         else:
-            self._ask(table, [(owner, local, out)])
+            self._ask([wanted])
 
     def _rows_on_node(self, owner: int, table: int) -> np.ndarray:
         """Return an owner's rows of a table, [n, dim], as they lie in the node's shared memory."""
@@ -183,27 +199,31 @@ class Client:
             self._shared[key] = memory.view(spec.dtype).reshape(count, spec.dim)
         return self._shared[key]
 
-    def _ask(self, table: int, wanted: list[tuple[int, np.ndarray, np.ndarray]]) -> None:
-        """Pull by request and reply from several owners at once: (owner, local ids [n], out [n, dim]) each.
+    def _ask(self, wanted: list[Wanted]) -> None:
+        """Pull by request and reply, from several owners at once; what is wanted of one goes one after another.
 
         A request and its reply fit into their slots; longer lists go in rounds, all owners at work in each.
         """
-        spec, sizes = self.specs[table], self.exchange.sizes
-        row_bytes = max(spec.dim * self._forms[owner][table].dtype.itemsize for owner, _, _ in wanted)
-        most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // row_bytes)
-        everything, start = wanted, 0
         self.before_request()
-        while wanted:
-            for owner, local, _ in wanted:
-                self._send_request(owner, table, local[start : start + most])
-            for owner, _, out in wanted:
-                part, form = out[start : start + most], self._forms[owner][table]
-                reply = self.reply(owner)[: part.size * form.dtype.itemsize]
-                form.read(reply.view(form.dtype).reshape(part.shape), part)
-            start += most
-            wanted = [entry for entry in wanted if len(entry[1]) > start]
-        for owner, _, out in everything:
+        rounds = [self._rounds([entry for entry in wanted if entry.owner == o]) for o in {w.owner: 0 for w in wanted}]
+        while asked := [part for parts in rounds if (part := next(parts, None)) is not None]:
+            for owner, table, local, _ in asked:
+                self._send_request(owner, table, local)
+            for owner, table, _, out in asked:
+                form = self._forms[owner][table]
+                reply = self.reply(owner)[: out.size * form.dtype.itemsize]
+                form.read(reply.view(form.dtype).reshape(out.shape), out)
+        for owner, table, _, out in wanted:
             self.require_carried(owner, table, out)
+
+    def _rounds(self, wanted: list[Wanted]) -> Iterator[Wanted]:
+        """Cut what is wanted of one owner into requests."""
+        sizes = self.exchange.sizes
+        for owner, table, local, out in wanted:
+            row_bytes = self.specs[table].dim * self._forms[owner][table].dtype.itemsize
+            most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // row_bytes)
+            for start in range(0, len(local), most):
+                yield Wanted(owner, table, local[start : start + most], out[start : start + most])
 
     def require_carried(self, owner: int, table: int, rows: np.ndarray) -> None:
         """Raise NonFiniteError for rows [n, dim] that came from an owner in 16 bits and are not finite. Local."""
@@ -256,7 +276,7 @@ class Client:
 
     def read_near(self, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
         """Read rows of an owner on this node into `out` [n, dim]. Local; after `wait_for_version`."""
-        self._fetch("shared", owner, table, local, out)
+        self._fetch("shared", Wanted(owner, table, local, out))
         self.traffic.add("pull_rows", out.nbytes, True)
         self._limit_mapped()
 

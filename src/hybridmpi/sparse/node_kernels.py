@@ -60,3 +60,28 @@ def sum_rows(values, starts, rows, ranks, scale, first, out):
             row, by = values[rows[i]], scale[ranks[i]]
             for c in range(len(total)):
                 total[c] += by * row[c]
+
+
+@njit(nogil=True, cache=True)
+def take(words, key, count, values, first, local, places, found, out):
+    """Put what is found of rows `local` [n] into `out[places[i]]` [*, d], and say so in `found` bool[n]. Local.
+
+    The `count` ascending row numbers from word `key` on are there: number i's row is `values[first + i]`, of [*, d].
+    """
+    start, last = 0, -1
+    for i in range(local.size):
+        number = local[i]
+        # Mostly ascending: then what comes before the last one need not be searched again.
+        low, high = (start if number > last else 0), count
+        while low < high:
+            middle = (low + high) >> 1
+            if words[key + middle] < number:
+                low = middle + 1
+            else:
+                high = middle
+        start, last = low, number
+        if low < count and words[key + low] == number:
+            row, target = values[first + low], out[places[i]]
+            for c in range(len(row)):
+                target[c] = row[c]
+            found[i] = True

@@ -7,17 +7,14 @@ each adds up, row by row, what all of them have for its owners, straight into me
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from hybridmpi.collectives.flags import LINE, all_reached, signal
-from hybridmpi.collectives.shared_buffer import FEW_POLLS, POLLS
-from hybridmpi.errors import HybridMPIError
 from hybridmpi.kernels import argsort_ids
 from hybridmpi.sparse.forms import BLOCK_VALUES, Form
 from hybridmpi.sparse.node_kernels import collect, group, sum_rows
+from hybridmpi.sparse.node_memory import LARGEST_REGION, NodeMemory, Share, by_owner, lines, sharers_of, shares_of
 from hybridmpi.sparse.partition import Partition
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import ID_BYTES, Outgoing, Sender
@@ -28,42 +25,14 @@ if TYPE_CHECKING:
 
 Aggregate = Literal["auto", "always", "never"]
 
-# A rank's rows of one step take up to this much of the node's memory, of which only what is used is touched; a node
-# with a rank that has more pushes rank by rank in that step.
-LARGEST_REGION = 128 << 20
-
 # Beside a row, a rank lays out its local number at its owner, and where it stands among the rank's rows.
 INDEX_BYTES = 2 * ID_BYTES
 
-# A rank's region: flags, a line each; then words: the rank's examples, whether its rows fit, and how many it has of
-# each table for each owner; how many different rows of each table it pushed, of even and of odd steps; the rows.
-ARRIVED, MERGED, WORDS = 0, LINE, 2 * LINE
+# The head of a rank's region: its examples, whether its rows fit, and how many it has of each table for each owner; how
+# many different rows of each table it pushed, of even and of odd steps. Then come the rows; a node with a rank whose
+# rows do not fit pushes rank by rank in that step.
 WEIGHT, FITS, COUNTS = 0, 1, 2
-
-
-class Share(NamedTuple):
-    """What one of `ranks` ranks sums of an owner's rows: from `first` to `last` of `ranks` equal parts."""
-
-    owner: int
-    first: int
-    last: int
-
-
-def shares_of(owners: int, ranks: int, rank: int) -> list[Share]:
-    """Return what a rank sums: of the owners, laid end to end, the rank's one of `ranks` equal stretches. Local.
-
-    A node of `ranks` ranks so sends owners + ranks - gcd(owners, ranks) messages in a step.
-    """
-    start, stop = rank * owners, (rank + 1) * owners
-    return [
-        Share(owner, max(start - owner * ranks, 0), min(stop - owner * ranks, ranks))
-        for owner in range(start // ranks, -(-stop // ranks))
-    ]
-
-
-def sharers_of(owner: int, owners: int, ranks: int) -> int:
-    """Return how many ranks of a node divide an owner's rows. Local."""
-    return ((owner + 1) * ranks - 1) // owners - owner * ranks // owners + 1
+ARRIVED, MERGED = 0, 1  # flags
 
 
 def open_node_sum(world: World, specs: list[TableSpec], aggregate: Aggregate) -> NodeSum | None:
@@ -93,36 +62,19 @@ class NodeSum:
     """
 
     def __init__(self, world: World, comm: MPI.Intracomm, specs: list[TableSpec]) -> None:
-        mpi = world.mpi
-        self.world, self.specs, self._comm = world, specs, comm
+        self.specs, self.comm = specs, comm
         self.overflows = 0
-        self.ranks, self._rank, self._owners = comm.Get_size(), comm.Get_rank(), len(world.owners)
-        self._shares = shares_of(self._owners, self.ranks, self._rank)
+        self._owners = len(world.owners)
         self._row_bytes = np.array([spec.row_bytes for spec in specs], np.int64)
-        tables = len(specs)
-        self._distinct_at = WORDS + COUNTS + tables * self._owners
-        self._data_at = _lines(8 * (self._distinct_at + 2 * tables))
+        self._distinct_at = COUNTS + len(specs) * self._owners
         # No rank ever has more than every row of every table.
-        most = np.array([spec.rows for spec in specs], np.int64)
-        everything = self._data_at + int(self._blocks(most)[1].sum())
-        self._region = -(-min(everything, self._data_at + LARGEST_REGION) // 4096) * 4096
-        total = self.ranks * self._region
-        try:
-            self._window = mpi.Win.Allocate_shared(total if self._rank == 0 else 0, 1, comm=comm)
-        except mpi.Exception as error:
-            raise HybridMPIError(
-                f"{total:,} bytes for the row gradients of {self.ranks} ranks could not be shared on this node: "
-                f"{error}. Look at the room in /dev/shm and the memory limit of this job, or let every rank push for "
-                "itself (aggregate = 'never')"
-            ) from error
-        memory, _ = self._window.Shared_query(0)
-        self._memory = np.frombuffer(memory, np.uint8)[:total]
-        self._words = self._memory.view(np.int64)
-        self._heads = self._words.reshape(self.ranks, -1)[:, WORDS : self._data_at // 8]
+        most = int(self._blocks(np.array([spec.rows for spec in specs], np.int64))[1].sum())
+        head = self._distinct_at + 2 * len(specs)
+        self._memory = NodeMemory(world, comm, 2, head, most, LARGEST_REGION, "row gradients")
+        self._heads, self._words = self._memory.heads, self._memory.words
+        self.ranks, self._rank = self._memory.ranks, self._memory.rank
+        self._shares = shares_of(self._owners, self.ranks, self._rank)
         self._epoch, self._fitted = 0, False
-        # Every rank touches its own region first: on machines with several memories it then lies near that rank.
-        self._memory.reshape(self.ranks, -1)[self._rank, : self._data_at] = 0
-        comm.Barrier()
 
     # -- one step --------------------------------------------------------------------------------------------------
 
@@ -142,10 +94,10 @@ class NodeSum:
         one comes `finish`.
         """
         self._epoch += 1
-        self._wait_for(MERGED, self._epoch - 1)
+        self._memory.wait_for(MERGED, self._epoch - 1)
         laid = self._lay_out(weight, gradients, maps)
-        signal(self._words, self._word(ARRIVED), self._epoch)
-        self._wait_for(ARRIVED, self._epoch)
+        self._memory.signal(ARRIVED, self._epoch)
+        self._memory.wait_for(ARRIVED, self._epoch)
         self._fitted = bool(self._heads[:, FITS].all())
         if not self._fitted:
             self.overflows += 1
@@ -160,14 +112,15 @@ class NodeSum:
         for share in self._shares:
             sums = []
             for table, spec in enumerate(self.specs):
-                lists = keys[:, table, share.owner], counts[:, table, share.owner], places[:, table, share.owner]
-                lists = self._cut(share, *lists)
-                if lists[1].any():
-                    numbers, rows, ranks = collect(self._words, *lists, firsts[:, table])
+                begin, where = keys[:, table, share.owner], places[:, table, share.owner]
+                skipped, count = self._memory.cut(share, begin, counts[:, table, share.owner])
+                if count.any():
+                    lists = begin + skipped, count, where + skipped, firsts[:, table]
+                    numbers, rows, ranks = collect(self._words, *lists)
                     order = argsort_ids(numbers, maps[table].count_of(share.owner))
                     scale = means if spec.reduction == "mean" else np.ones(self.ranks)
                     groups = group(numbers, rows, ranks, order)
-                    form, window = forms[share.owner][table], self._rows_of(spec)
+                    form, window = forms[share.owner][table], self._memory.rows_of(spec)
                     sums.append(SummedRows(table, window, form, *groups, scale.astype(spec.dtype)))
             result[share.owner] = self._sender(share, total), sums
         self._note_distinct(result)
@@ -175,21 +128,21 @@ class NodeSum:
 
     def finish(self) -> None:
         """Say that this rank has written its messages: the others may lay out the next step's rows. Local."""
-        signal(self._words, self._word(MERGED), self._epoch)
+        self._memory.signal(MERGED, self._epoch)
 
     def distinct_rows(self) -> np.ndarray | None:
         """Return how many different rows of each table the node pushed in the last step, int64[tables]; None where each
         rank pushed for itself. Local, between this rank's last push and its next; waits for the node's ranks."""
         if not self._fitted:
             return None
-        self._wait_for(MERGED, self._epoch)
+        self._memory.wait_for(MERGED, self._epoch)
         return self._distinct(self._epoch).sum(axis=0)
 
     def close(self) -> None:
         """Free the window. Collective over the node's compute ranks."""
-        self._memory = self._words = self._heads = None
-        self._window.Free()
-        self._comm.Free()
+        self._words = self._heads = None
+        self._memory.close()
+        self.comm.Free()
 
     # -- this rank's rows ------------------------------------------------------------------------------------------
 
@@ -201,11 +154,11 @@ class NodeSum:
         counts = mine[COUNTS : COUNTS + tables * self._owners].reshape(tables, self._owners)
         counts[:] = 0
         mine[WEIGHT : WEIGHT + 1].view(np.float64)[0] = weight
-        split = {table: _by_owner(maps[table], ids) for table, ids, _ in gradients}
+        split = {table: by_owner(maps[table], ids) for table, ids, _ in gradients}
         for table, parts in split.items():
             counts[table] = [len(local) for local, _ in parts]
         used = counts.sum(axis=1)
-        mine[FITS] = self._data_at + int(self._blocks(used)[1].sum()) <= self._region
+        mine[FITS] = self._memory.data_at + int(self._blocks(used)[1].sum()) <= self._memory.region
         if not mine[FITS]:
             return 0
         keys, places, firsts = self._layout(counts[None], self._rank)
@@ -216,7 +169,7 @@ class NodeSum:
                 self._words[key : key + len(local)] = local
                 self._words[where : where + len(local)] = place
             first = firsts[0, table]
-            self._rows_of(self.specs[table])[first : first + len(values)] = values
+            self._memory.rows_of(self.specs[table])[first : first + len(values)] = values
         return int((used * (INDEX_BYTES + self._row_bytes)).sum())
 
     def _layout(self, counts: np.ndarray, first_rank: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -225,7 +178,7 @@ class NodeSum:
         used = counts.sum(axis=2)
         index, blocks = self._blocks(used)
         ranks = np.arange(first_rank, first_rank + len(counts))[:, None]
-        starts = ranks * self._region + self._data_at + np.cumsum(blocks, axis=1) - blocks
+        starts = ranks * self._memory.region + self._memory.data_at + np.cumsum(blocks, axis=1) - blocks
         keys = starts[:, :, None] // 8 + np.cumsum(counts, axis=2) - counts
         return keys, keys + used[:, :, None], -(-(starts + index) // self._row_bytes)
 
@@ -234,13 +187,8 @@ class NodeSum:
 
         Rows begin at a multiple of their size, so that the window is an array of rows: there is room for one more.
         """
-        index = _lines(INDEX_BYTES * used)
-        return index, index + _lines(self._row_bytes * (used + 1))
-
-    def _rows_of(self, spec: TableSpec) -> np.ndarray:
-        """Return the window as rows of a table, [*, dim]."""
-        whole = len(self._memory) // spec.row_bytes * spec.row_bytes
-        return self._memory[:whole].view(spec.dtype).reshape(-1, spec.dim)
+        index = lines(INDEX_BYTES * used)
+        return index, index + lines(self._row_bytes * (used + 1))
 
     # -- everybody's rows ------------------------------------------------------------------------------------------
 
@@ -251,25 +199,6 @@ class NodeSum:
         if share.first == 0:
             return Sender(self.ranks - (sharers - 1), total, total)
         return Sender(1, 0.0, total)
-
-    def _cut(
-        self, share: Share, keys: np.ndarray, counts: np.ndarray, places: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return what of each rank's rows for an owner lies in this rank's share. All ranks cut at the same rows: those
-        that divide the longest list evenly."""
-        if share.last - share.first == self.ranks:
-            return keys, counts, places
-        lists = [self._words[key : key + count] for key, count in zip(keys, counts, strict=True)]
-        longest = max(lists, key=len)
-
-        def before(part: int) -> np.ndarray:
-            if part in (0, self.ranks) or not len(longest):
-                return counts if part else np.zeros_like(counts)
-            row = longest[len(longest) * part // self.ranks]
-            return np.array([np.searchsorted(numbers, row) for numbers in lists])
-
-        skipped = before(share.first)
-        return keys + skipped, before(share.last) - skipped, places + skipped
 
     def _note_distinct(self, messages: dict[int, tuple[Sender, list[Outgoing]]]) -> None:
         mine = self._distinct(self._epoch)[self._rank]
@@ -282,19 +211,8 @@ class NodeSum:
         """Return the ranks' numbers of different rows in a step, [ranks, tables]. Two steps' are kept: a rank may be
         about to push the next one while another still looks at the last."""
         tables = len(self.specs)
-        start = self._distinct_at - WORDS + (epoch & 1) * tables
+        start = self._distinct_at + (epoch & 1) * tables
         return self._heads[:, start : start + tables]
-
-    # -- flags -----------------------------------------------------------------------------------------------------
-
-    def _word(self, flag: int) -> int:
-        return self._rank * (self._region // 8) + flag
-
-    def _wait_for(self, flag: int, epoch: int) -> None:
-        """Wait until all ranks of the node have raised a flag to `epoch`, serving meanwhile."""
-        reached = partial(all_reached, self._words, flag, self._region // 8, self.ranks, epoch)
-        if not reached(POLLS):
-            self.world.wait_until(lambda: reached(FEW_POLLS))
 
 
 class SummedRows(Outgoing):
@@ -328,20 +246,3 @@ class SummedRows(Outgoing):
                 sum_rows(self.values, *self._sums, self.done + start, block[: len(out)])
                 self.form.write(block[: len(out)], out)
         self.done += rows
-
-
-def _by_owner(partition: Partition, ids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return, per owner, (its rows' local numbers, ascending; where they stand in `ids`), for sorted unique `ids`."""
-    result = []
-    for owner, (where, local) in enumerate(partition.split(ids)):
-        place = np.arange(where.start, where.stop) if isinstance(where, slice) else where
-        if (local[1:] < local[:-1]).any():  # an owner of several parts
-            order = argsort_ids(local, partition.count_of(owner))
-            local, place = local[order], place[order]
-        result.append((local, place))
-    return result
-
-
-def _lines(size: int | np.ndarray) -> int | np.ndarray:
-    """Return `size` bytes rounded up to whole cache lines."""
-    return -(-size // 64) * 64

@@ -17,6 +17,7 @@ from hybridmpi.sparse.clocks import show_clock
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
 from hybridmpi.sparse.forms import Forms, check_wire
 from hybridmpi.sparse.moving import Layout, move
+from hybridmpi.sparse.node_pull import open_node_pull
 from hybridmpi.sparse.node_sum import Aggregate, NodeSum, open_node_sum
 from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.shard import Shard
@@ -135,6 +136,13 @@ class Service:
         }
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
+
+    def open_node_pull(self) -> bool:
+        """Let the compute ranks of a node pull together, wherever they push together and rows come from other nodes;
+        return whether they do on any node. Collective over compute."""
+        if self._node_sum is not None:
+            self.client.node_pull = open_node_pull(self.client, self._node_sum.comm)
+        return any(self.world.gather(self.client.node_pull is not None))
 
     def progress(self) -> bool:
         """Serve this rank's shards and keep MPI moving; return whether there was anything to do. Local."""
@@ -260,6 +268,8 @@ class Service:
 
     def _free(self) -> None:
         self.world.remove_progress(self.progress)
+        if self.client is not None and self.client.node_pull is not None:
+            self.client.node_pull.close()
         self.server = self.client = None
         if self._node_sum is not None:
             self._node_sum.close()

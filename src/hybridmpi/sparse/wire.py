@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,15 @@ class Outgoing:
         else:
             self.form.gather(self.values, self.where[first:last], values_out)
         self.done = last
+
+
+class Wanted(NamedTuple):
+    """Rows to be pulled from one owner: local numbers [n] there, and where they go, [n, dim]."""
+
+    owner: int
+    table: int
+    local: np.ndarray
+    out: np.ndarray
 
 
 @dataclass(frozen=True)

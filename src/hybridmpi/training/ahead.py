@@ -1,4 +1,5 @@
-"""Looking one batch ahead: the next one is read, and its rows are asked for, before the present one is trained on."""
+"""Rows that a model says it will want: ranks of a node pull them together; or, looking one batch ahead, the next one is
+read, and its rows are asked for, before the present one is trained on."""
 
 from __future__ import annotations
 
@@ -44,14 +45,16 @@ class Batches:
 
 
 class RowsAhead:
-    """Tells a reader of rows which rows the steps will want, for a model that can say so: by
-    `rows_wanted(batch) -> {table name: ids}`, called with the batch's own step in `draws`. Local."""
+    """Tells which rows the steps will want, for a model that can say so by `rows_wanted(batch) -> {table name: ids}`,
+    called with the batch's own step in `draws`: a reader of rows or, where there is none, what pulls for the ranks of
+    a node. `together`: whether the latter is there on any node. Collective over compute."""
 
     def __init__(self, model: Module, exchange: TableExchange, prefetch: bool) -> None:
-        reader = exchange.reader
+        reader, says = exchange.reader, hasattr(model, "rows_wanted")
+        self.together: bool = says and reader is None and exchange.service.open_node_pull()
         self._reader = reader if reader is not None and reader.of_use else None
         self._exchange, self._embeddings = exchange, model.named_tables()
-        self.at_work = prefetch and self._reader is not None and hasattr(model, "rows_wanted")
+        self.at_work = prefetch and self._reader is not None and says
         self._model = model
         self._next: tuple[Any, dict[int, np.ndarray]] | None = None
         self._batches: Batches | None = None
@@ -63,9 +66,18 @@ class RowsAhead:
         return self._batches
 
     def begin(self, batch: Any, following: Any) -> None:
-        """Begin the step of `batch`: read the rows it wants, and ask for those of the `following` one (None: nothing to
-        ask for). What is wrong with `following` shows in its own step."""
-        if self._reader is None:
+        """Begin the step of `batch` (None: this rank has none): read the rows it wants, and ask for those of the
+        `following` one (None: nothing to ask for). What is wrong with `following` shows in its own step. Collective
+        over the compute ranks of the node where they pull together, else Local."""
+        node_pull = self._exchange.service.client.node_pull
+        if node_pull is not None and self._exchange.at_owners:
+            wanted: dict[int, np.ndarray] = {}
+            try:
+                if batch is not None:
+                    wanted = self._wanted(batch, 0)
+            finally:
+                node_pull.pull(wanted)
+        if self._reader is None or batch is None:
             return
         self._counted = self._counts()
         known, self._next = self._next, None
@@ -83,7 +95,9 @@ class RowsAhead:
             self._reader.ask(self._next[1])
 
     def end(self) -> None:
-        """End the step's reading."""
+        """End the step's reading. Local."""
+        if (node_pull := self._exchange.service.client.node_pull) is not None:
+            node_pull.end()
         if self._reader is not None:
             self._reader.end()
 

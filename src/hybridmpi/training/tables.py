@@ -38,8 +38,9 @@ class SparseOptions:
     owner. Where they are fewer than the owners, tables begin at owners in turn. `adapt_every`: steps between two looks
     whether tables of mode "hybrid" should leave their owners, or return; 0: none. `wire`: the form of float32 rows
     between nodes, "float32", "bfloat16" or "float16". `aggregate`: whether the compute ranks of a node sum their rows
-    before they push them: "auto", where that saves traffic between nodes, "always" or "never". `pull_path` forces one
-    way of pulling rows, for measurements. `prefetch`: rows of the next batch are asked for while a step computes, where
+    before they push them, and pull once what several of them want of other nodes, where the model says what
+    (`rows_wanted`): "auto", where that saves traffic between nodes, "always" or "never". `pull_path` forces one way of
+    pulling rows, for measurements. `prefetch`: rows of the next batch are asked for while a step computes, where
     the model says which (`rows_wanted`); every step reads the same bits as without. `cache`: each rank keeps rows from
     step to step. Both are about owners on other nodes: rows of this node are read from its memory as they are.
     """
@@ -281,7 +282,7 @@ class TableExchange:
 
     def pull_seconds(self) -> float:
         """Return how long pulls have taken so far. Local."""
-        ahead = self.reader.seconds if self.reader is not None else 0.0
+        ahead = sum(way.seconds for way in (self.reader, self.service.client.node_pull) if way is not None)
         return sum(table.pull_seconds for table in [*self.tables, *self.served.tables]) + ahead
 
     def sent(self) -> int:

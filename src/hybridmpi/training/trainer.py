@@ -97,17 +97,17 @@ class Trainer:
             norms=clip > 0 and not staleness,
             staleness=staleness,
         )
+        self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
         self.sparsity = Sparsity(self.exchange)
         self.adaptation = Adaptation(
             self.exchange,
             self.sparsity,
             movable,
             optimizer,
-            Transport(self.exchange.aggregates, sparse.wire, dense.wire),
+            Transport(self.exchange.aggregates, sparse.wire, dense.wire, together=self._rows.together),
             sparse.adapt_every,
         )
         self._asynchronous = Asynchronous(self, self._dense) if staleness else None
-        self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
         self._closed = False
         world.on_close(self.close)
 
@@ -248,12 +248,12 @@ class Trainer:
         self._dense.begin_step(report.weight)
         self.exchange.begin_step()
         try:
-            if report.weight and not report.failed:
-                self._rows.begin(batch, following)
+            ready = report.weight and not report.failed
+            self._rows.begin(batch if ready else None, following)
+            if ready:
                 loss = self.model.loss(batch)
                 report.loss = float(loss.data)
-                in_pull = self.exchange.pull_seconds() - pulled
-                phases.add("pull", in_pull)
+                phases.add("pull", in_pull := self.exchange.pull_seconds() - pulled)
                 phases.lap("forward", elsewhere=in_pull)
                 loss.backward(between=self._dense.progress)
         except (Exception, SystemExit) as error:
@@ -390,6 +390,7 @@ class Trainer:
         if self._asynchronous is not None:
             self._asynchronous.close()
         self._dense.leave()
+        self._rows.begin(None, None)  # ranks of this node that train on would wait for this one
         if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
             refuse_to_part(self.world, self.step + 1, leaving=True)
         self.exchange.close()

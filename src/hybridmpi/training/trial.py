@@ -38,8 +38,8 @@ def try_modes(world: World, job: Job, steps: int, limit: float) -> Comparison:
     """
     run = run_of(job.model.kind)(world, job)
     machine = measure_machine(world)
-    workload, aggregates = _profile(run, machine, steps)
-    transport = Transport(aggregates, job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm)
+    workload, (local, together) = _profile(run, machine, steps)
+    transport = Transport(local, job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm, together)
     outlook = Outlook(workload, machine, transport)
     measured, left_out = {}, {}
     for mode, prediction in outlook.modes.items():
@@ -60,12 +60,10 @@ def _why_not(prediction: Prediction, workload: Workload, machine: Machine, secon
     return None
 
 
-def _profile(run: Run, machine: Machine, steps: int) -> tuple[Workload, bool]:
-    """Return what a step does, and whether the ranks of a node sum their rows before they push them. Collective over
-    compute.
-
-    The rows are those of the `steps` steps that will run; seconds are of steps with the tables at their owners.
-    """
+def _profile(run: Run, machine: Machine, steps: int) -> tuple[Workload, tuple[bool, bool]]:
+    """Return what a step does: the rows of the `steps` steps that will run, and how long computing takes, from steps
+    with the tables at their owners; and whether ranks of any node push rows together, and pull them. Collective over
+    compute."""
     world, trainer = run.world, _open(run, "hybrid", {})
     touched: list[list[np.ndarray]] = []
     results = []
@@ -90,11 +88,12 @@ def _profile(run: Run, machine: Machine, steps: int) -> tuple[Workload, bool]:
         median(mean.tolist()) / machine.crowding(machine.ranks),
         median((computing.max(axis=0) - mean).tolist()),
     )
-    examples, aggregates = results[-1].examples, trainer.exchange.aggregates
+    examples = results[-1].examples
+    client = trainer.service.client
+    ways = any(world.gather(client.node_sum is not None)), any(world.gather(client.node_pull is not None))
     _close(trainer)
     clip = run.job.training.clip > 0
-    workload = Workload(dense, tuple(tables), rows, seconds, lag, clip=clip, units=examples, unit=run.unit)
-    return workload, aggregates
+    return Workload(dense, tuple(tables), rows, seconds, lag, clip=clip, units=examples, unit=run.unit), ways
 
 
 def touched_rows(
