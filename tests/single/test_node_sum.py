@@ -1,4 +1,4 @@
-"""The sum over a node: how ranks divide the owners, and the compiled sums against numpy."""
+"""The sum over a node, and its pulls: how ranks divide the owners, and the compiled loops against numpy."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from hybridmpi.kernels import argsort_ids
 from hybridmpi.planning.traffic import node_messages
-from hybridmpi.sparse.node_kernels import collect, group, sum_rows
+from hybridmpi.sparse.node_kernels import collect, group, sum_rows, take
 from hybridmpi.sparse.node_memory import sharers_of, shares_of
 
 
@@ -54,3 +54,22 @@ def test_sums_equal_numpy(ranks, dtype):
         out = np.full((len(different) - first, width), np.nan, dtype)
         sum_rows(values, starts, *sources, scale, first, out)
         assert np.array_equal(out, expected[different[first:]])
+
+
+@pytest.mark.parametrize("ascending", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 17, 40])
+def test_rows_that_were_pulled_are_found(count, ascending):
+    """Of the rows wanted some are there, in any order; what is not found, and other rows of `out`, stay as they are."""
+    rng = np.random.default_rng(count)
+    there, local = (np.sort(rng.choice(60, n, replace=False)) for n in (count, 25))
+    if not ascending:
+        rng.shuffle(local)
+    words, values = np.zeros(64, np.int64), rng.standard_normal((60, 3)).astype(np.float32)
+    words[5 : 5 + count] = there
+    places, found, out = rng.permutation(30)[:25], np.zeros(25, bool), np.zeros((30, 3), np.float32)
+    take(words, 5, count, values, 7, local, places, found, out)
+    expected = np.zeros_like(out)
+    for number, place in zip(local, places, strict=True):
+        if number in there:
+            expected[place] = values[7 + np.searchsorted(there, number)]
+    assert np.array_equal(out, expected) and np.array_equal(found, np.isin(local, there))

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--aggregate",
         choices=get_args(Aggregate),
         default="auto",
-        help="whether a node's ranks sum rows before they push them (default %(default)s)",
+        help="whether a node's ranks push and pull rows together (default %(default)s)",
     )
     parser.add_argument(
         "--parts", type=at_least(0), default=0, help="of each table; 0: one for each owner (default %(default)s)"
