@@ -7,6 +7,7 @@ rows go to all). Table 2 of Parallax (arXiv 1808.02621) for unequal nodes, with 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
@@ -229,7 +230,7 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
             # The ranks of a node share the rows out: each sums a part of them.
             local.rank_work += _aggregate(touched.rank, table, machine)
             local.rank_work += touched.rank * table.row_bytes / machine.memory_rate
-            local.turns += 1
+            local.turns = 1  # of all tables together
     clients = np.array(machine.compute, np.float64)
     each = np.divide(sent, clients, out=np.zeros(machine.nodes), where=clients > 0)  # rows that a rank sends
     _spread(load, machine, np.outer(sent, share * ID_BYTES), "push_ids")
@@ -302,6 +303,7 @@ def _replica(cost: Cost, table: Sparse, touched: Touched, way: Way, machine: Mac
     load.within += np.maximum(clients - 1, 0) * machine.ranks * size
     load.rank_work += _aggregate(machine.ranks * touched.rank, table, machine)
     load.rank_work += machine.ranks * size / machine.memory_rate
-    load.turns += max(0, machine.ranks - 1)
+    # All ranks hear how many rows come; then those of all tables are under way together, from each rank to the next.
+    load.turns = math.ceil(math.log2(machine.ranks)) + machine.ranks - 1
     load.counted["gather_ids"] += (machine.ranks - 1) * touched.rank * ID_BYTES
     load.counted["gather_rows"] += (machine.ranks - 1) * rows

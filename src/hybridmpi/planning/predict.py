@@ -172,7 +172,8 @@ def _seconds(cost: Cost, workload: Workload, machine: Machine, transport: Transp
         waits += load.rank_work * ranks + load.owner_work.max(initial=0.0) * owners
         if phase == "allreduce":
             waits += near * ranks
-        link.rest(waits, load.turns / 2)
+        # Between two pulls, one after another, it rests each time.
+        link.rest(waits, load.turns / 2 if phase == "pull" else 1)
         nbytes = max(load.out.max(), load.into.max())
         sending = far - hidden if phase == "allreduce" else nbytes / machine.link_rate
         seconds[phase] = float(waits + max(0.0, sending - link.take(nbytes)))
