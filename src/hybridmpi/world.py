@@ -306,6 +306,11 @@ class World:
         """Call `function` when the world closes, before its communicators are freed; last added, first called."""
         self._on_close.append(function)
 
+    def forget_close(self, function: Callable[[], None]) -> None:
+        """Undo on_close. Local."""
+        if function in self._on_close:
+            self._on_close.remove(function)
+
     def abort(self, error: BaseException | None = None, exit_code: int = 1) -> None:
         """End all ranks now, with one message. Local; does not return in a world of several ranks.
 

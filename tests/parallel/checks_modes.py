@@ -5,7 +5,7 @@ import shutil
 import tempfile
 
 import numpy as np
-from checks_training import RULES, Regression, alone, model_of, regress, streams_for, train
+from checks_training import RULES, Regression, alone, examples_of, model_of, regress, streams_for, train
 
 import hybridmpi as hm
 from hybridmpi import optim
@@ -156,6 +156,37 @@ def check_bytes_of_every_mode(comm):
         hm.run(lambda w, m=mode: main(w, m), servers=servers, comm=comm)
 
 
+def check_models_that_differ_between_ranks_are_refused(comm):
+    """A layer, or a table, of another size on the last rank: every rank hears of it, in every mode."""
+
+    def main(world, mode, what):
+        odd = world.compute.Get_rank() > 0
+        model = Regression(21 if odd and what == "table" else 20, dim=5 if odd and what == "linear" else 4)
+        try:
+            hm.Trainer(world, model, optim.SGD(0.1), mode=mode)
+        except UsageError as error:
+            assert "the parameters differ between ranks" in str(error) and what in str(error), error
+        else:
+            assert len(world.clients) == 1
+        world.barrier()
+
+    for mode, what in itertools.product(("ps", "hybrid", "allgather"), ("table", "linear")):
+        hm.run(lambda w, m=mode, t=what: main(w, m, t), servers=most_servers(comm)[-1], comm=comm)
+
+
+def check_bytes_stay_counted_when_a_table_changes_its_way(comm):
+    def main(world):
+        trainer = hm.Trainer(world, Regression(), optim.SGD(0.1), mode="allreduce")
+        trainer.train_step(examples_of(0, 6))
+        before = trainer.traffic()
+        trainer.exchange.change_ways({"table": "ps"})
+        after = trainer.traffic()
+        assert all(after[category] >= count for category, count in before.items()), (before, after)
+        world.barrier()
+
+    hm.run(main, servers=most_servers(comm)[-1], comm=comm)
+
+
 def check_wrong_modes_are_refused(comm):
     def main(world):
         for options, text in (
@@ -164,10 +195,12 @@ def check_wrong_modes_are_refused(comm):
                 {"modes": {"tabel": "ps"}},
                 "no parameter has such a name; the model has linear.weight, linear.bias, table",
             ),
+            ({"sparse": lambda: hm.SparseOptions(parts=-1)}, "parts = -1, expected 0 or more"),
             ({"modes": {"linear.*": "allgather"}}, "dense parameters, without rows to gather"),
         ):
             try:
-                hm.Trainer(world, Regression(), optim.SGD(0.1), **options)
+                made = {key: value() if callable(value) else value for key, value in options.items()}
+                hm.Trainer(world, Regression(), optim.SGD(0.1), **made)
             except UsageError as error:
                 assert text in str(error), error
             else:

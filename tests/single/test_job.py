@@ -14,7 +14,8 @@ from hybridmpi.optim import SGD, Adagrad, Adam
 from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import AllReduceSection, Job, default_job, read_job
 from hybridmpi.training.kinds import KINDS
-from hybridmpi.training.run import dense_options, describe_job
+from hybridmpi.training.options import dense_options
+from hybridmpi.training.run import describe_job
 
 JOBS = Path(__file__).parents[2] / "jobs"
 EXAMPLE = JOBS / "lm.toml"

@@ -1,12 +1,14 @@
 """What is decided and why: crossovers, both sides of them, limits of memory, changes in a running job."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.planning.alpha import Alpha
 from hybridmpi.planning.costs import Transport
-from hybridmpi.planning.decide import choose_ways, crossover_alpha, decide, predict_modes, ways_of_mode
+from hybridmpi.planning.decide import choose_ways, copy_bytes, crossover_alpha, decide, predict_modes, ways_of_mode
 from hybridmpi.planning.language import language_model_draws, language_model_flops
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.sparsity import Draws, Zipf, expected_rows
@@ -82,7 +84,16 @@ def test_what_does_not_fit_into_a_rank_stays_at_owners():
     load = workload(at_alpha(TABLE, 1.0), machine=machine)
     ways = choose_ways(load, machine, PLAIN)
     reason = decide(load.tables[0], load, ways, machine, PLAIN).reason
-    assert ways == {"t": "ps"} and "a copy on every rank takes 0.0 GB" in reason
+    assert ways == {"t": "ps"} and "copies on every rank take 0.0 GB with it" in reason
+    # Two tables that gain by copies, and room for one: the ranks of a node share its memory.
+    twins = [replace(at_alpha(TABLE, 1.0), name=name) for name in ("a", "b")]
+    one = 1.5 * copy_bytes(twins[0]) * max(MACHINE.compute)
+    for room, copied in ((4 * one, 2), (one, 1), (one / 2, 0)):
+        machine = replace(MACHINE, replica_bytes=room)
+        load = workload(*twins, machine=machine)
+        for current in (None, {"a": "ps", "b": "ps"}, {"a": "allreduce", "b": "allreduce"}):
+            ways = choose_ways(load, machine, PLAIN, current)
+            assert sum(way != "ps" for way in ways.values()) == copied, (room, current, ways)
     alone = Machine((1,), (1,))
     load = workload(TABLE, machine=alone)
     assert choose_ways(load, alone, PLAIN) == {"t": "ps"}

@@ -94,7 +94,7 @@ def _encoded(train: list[Pair], held_out: list[Pair], limit: int, description: d
         provisional = Provisional()
         parts = [[provisional.encode([*pair[side], END]) for pair in part] for part in (train, held_out)]
         counts = np.bincount(np.concatenate(parts[0]), minlength=len(provisional))
-        vocabulary, mapping = build(provisional, counts, limit)
+        vocabulary, mapping = build(provisional, counts, limit, END)
         sides.append([Sentences.of(mapping[ids] for ids in part) for part in parts])
         vocabularies.append(vocabulary)
     return ParallelText(*(Pairs(*part) for part in zip(*sides, strict=True)), *vocabularies, description)

@@ -68,14 +68,18 @@ class Vocabulary:
         return float(np.exp(-log_share[ids].mean())) if len(ids) else float("nan")
 
 
-def build(provisional: Provisional, counts: np.ndarray, limit: int) -> tuple[Vocabulary, np.ndarray]:
+def build(
+    provisional: Provisional, counts: np.ndarray, limit: int, always: str | None = None
+) -> tuple[Vocabulary, np.ndarray]:
     """Return the vocabulary of at most `limit` words and the map from provisional ids to its ids, int32. Local.
 
     `counts` int64 [len(provisional)]: occurrences in the training part. The most frequent words are kept, ties by first
-    occurrence; words that the training part lacks are unknown.
+    occurrence; words that the training part lacks are unknown. `always`: a word that is kept in any case.
     """
     order = np.argsort(-counts[1:], kind="stable") + 1
     kept = order[: limit - 1]
+    if always is not None and (number := list(provisional).index(always)) not in kept:
+        kept = np.append(kept[:-1], number)
     kept = kept[counts[kept] > 0]
     left_out = counts.sum() - counts[kept].sum()
     place = int(np.searchsorted(-counts[kept], -left_out, side="right"))

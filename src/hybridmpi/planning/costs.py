@@ -222,7 +222,7 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
         local = cost["local"]
         for node, ranks in enumerate(machine.compute):
             if ranks > 1:
-                laid_out = ranks * aggregate(touched.rank / table.rows, table.bytes, table.rows)
+                laid_out = ranks * aggregate(touched.rank / max(table.rows, 1), table.bytes, table.rows)
                 local.within[node] += laid_out
                 local.counted["aggregate"] += laid_out / machine.ranks
         most = max(machine.compute)

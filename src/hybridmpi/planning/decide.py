@@ -7,7 +7,7 @@ all that counts: `crossover_alpha` is that ratio with row ids, messages and the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hybridmpi.planning.costs import WAYS, Transport
@@ -40,14 +40,25 @@ class Decision:
     crossover: float | None = None
 
 
-def possible_ways(parameter: Dense | Sparse, machine: Machine) -> tuple[Way, ...]:
+def possible_ways(parameter: Dense | Sparse, machine: Machine, beside: int = 0) -> tuple[Way, ...]:
     """Return the ways that a parameter can go. Local.
 
-    Nothing dense is gathered; a table is not copied to every rank if that takes too much memory, or for one rank only.
+    Nothing dense is gathered; a table is not copied to every rank if that takes too much memory, with the `beside`
+    bytes that copies of others take on a rank, or for one rank only.
     """
     if isinstance(parameter, Dense):
         return ("allreduce", "ps")
-    return WAYS if machine.ranks > 1 and copy_bytes(parameter) <= machine.replica_bytes else ("ps",)
+    return WAYS if machine.ranks > 1 and beside + copy_bytes(parameter) <= room_for_copies(machine) else ("ps",)
+
+
+def room_for_copies(machine: Machine) -> float:
+    """Return the bytes that copies of tables may take on a rank: the ranks of a node share its memory. Local."""
+    return machine.replica_bytes / max(machine.compute)
+
+
+def bytes_of_copies(tables: Iterable[Sparse], ways: Ways) -> int:
+    """Return the bytes that those of `tables` take on every rank which `ways` copies there. Local."""
+    return sum(copy_bytes(table) for table in tables if ways[table.name] != "ps")
 
 
 def copy_bytes(table: Sparse) -> int:
@@ -77,6 +88,8 @@ def choose_ways(
         for parameter in workload.parameters:
             seconds = added_seconds(parameter, workload, ways, machine, transport)
             here = ways[parameter.name]
+            if here not in seconds:  # there is no room for its copy beside the others'
+                ways[parameter.name] = here = "ps"
             best = min(seconds, key=seconds.__getitem__)
             limit = seconds.get(here, math.inf) * (WORTH_CHANGING if current else 1.0)
             if seconds[best] < limit:
@@ -87,17 +100,23 @@ def choose_ways(
 
 
 def _possible(ways: Ways, workload: Workload, machine: Machine) -> dict[str, Way]:
-    return {p.name: ways[p.name] if ways[p.name] in possible_ways(p, machine) else "ps" for p in workload.parameters}
+    """Return `ways` without copies of tables that memory has no room for, the first ones first."""
+    found: dict[str, Way] = {p.name: ways[p.name] if isinstance(p, Dense) else "ps" for p in workload.parameters}
+    for table in workload.tables:
+        if ways[table.name] in possible_ways(table, machine, bytes_of_copies(workload.tables, found)):
+            found[table.name] = ways[table.name]
+    return found
 
 
 def added_seconds(
     parameter: Dense | Sparse, workload: Workload, ways: Ways, machine: Machine, transport: Transport
 ) -> dict[Way, float]:
     """Return what a parameter adds to the step by each way that it can go, the others going theirs. Local."""
-    without = predict(workload.without(parameter.name), ways, machine, transport).seconds.step
+    rest = workload.without(parameter.name)
+    without = predict(rest, ways, machine, transport).seconds.step
     return {
         way: predict(workload, {**ways, parameter.name: way}, machine, transport).seconds.step - without
-        for way in possible_ways(parameter, machine)
+        for way in possible_ways(parameter, machine, bytes_of_copies(rest.tables, ways))
     }
 
 
@@ -113,8 +132,11 @@ def decide(
     if machine.ranks == 1:
         return Decision(parameter.name, way, f"one compute rank: rows at their owners; {_times(seconds)}", seconds)
     if len(seconds) == 1:
-        copy, limit = copy_bytes(parameter) / 1e9, machine.replica_bytes / 1e9
-        reason = f"a copy on every rank takes {copy:.1f} GB, more than {limit:.1f} GB: rows to their owners"
+        copies = copy_bytes(parameter) + bytes_of_copies(workload.without(parameter.name).tables, ways)
+        limit = room_for_copies(machine) / 1e9
+        reason = (
+            f"copies on every rank take {copies / 1e9:.1f} GB with it, more than {limit:.1f} GB: rows to their owners"
+        )
         return Decision(parameter.name, way, reason, seconds)
     crossover = crossover_alpha(parameter, workload, ways, machine, transport)
     alpha = workload.touched[parameter.name].alpha(parameter.rows).rank

@@ -57,7 +57,7 @@ class Machine:
     update_byte: float = 0.2e-9
     # Arithmetic of a training step, one thread: 65 GFLOP/s were seen in the language model, elementwise work included.
     flops: float = 60e9
-    # Values, optimiser state and gradient of one table that may be copied to every rank.
+    # Values, optimiser state and gradients of tables that may be copied to all ranks of a node, together.
     replica_bytes: float = 4 << 30
     # Cores of all nodes together. With fewer than ranks, work takes longer; None: as many as ranks.
     cores: float | None = None

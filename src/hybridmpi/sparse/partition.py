@@ -96,6 +96,8 @@ class Partition:
 
         `where` selects in ascending order: a slice where the rows are contiguous in `ids`, else an index array.
         """
+        if not self.parts:
+            raise AssertionError(f"a table of {self.rows} rows has no parts: it lies on every compute rank")
         if self.parts == 1:
             nothing = (slice(0, 0), ids[:0])
             return [(slice(0, len(ids)), ids) if owner == self.homes[0] else nothing for owner in range(self.owners)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from hybridmpi.recording import Recording
 from hybridmpi.sparse.conditional import CONDITIONAL, answer
 from hybridmpi.sparse.exchange import Exchange
 from hybridmpi.sparse.forms import Forms
+from hybridmpi.sparse.loading import load_rows
 from hybridmpi.sparse.norms import OwnerNorms
 from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
@@ -24,13 +26,10 @@ from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, Header, Sender, read_pus
 from hybridmpi.world import World
 
 if TYPE_CHECKING:
-    from hybridmpi.checkpoint import Checkpoint
+    pass
 
 # An owner without rows of a table says so in a checkpoint: a table may have no rows at all.
 NO_ROWS = Piece(0, 0, 1, 0, 0)
-
-# Rows are loaded in slabs of so many bytes: memory stays bounded beside the shard itself.
-LOAD_BYTES = 64 << 20
 
 
 class Server:
@@ -239,30 +238,9 @@ class Server:
         from hybridmpi.checkpoint import Checkpoint
 
         saved = Checkpoint.open(directory)
+        dense = cache(saved.read_dense)
         for shard in self.shards:
-            for piece in shard.pieces:
-                _load(saved, shard, piece)
+            load_rows(saved, shard, dense)
             shard.replaced(applied)
         self.applied = applied
         self.publish()
-
-
-def _load(saved: Checkpoint, shard: Shard, piece: Piece) -> None:
-    """Read the rows of a part, with their state, from a checkpoint, where they may be a dense parameter."""
-    if shard.spec.name not in saved.tables:
-        values, state = saved.read_dense()
-        name, rows = shard.spec.name, slice(piece.first, None, piece.stride)
-        shape = (shard.spec.rows, shard.spec.dim)
-        shard.values[piece.rows] = values[name].reshape(shape)[rows][: piece.count]
-        for slot, array in shard.state.items():
-            array[piece.rows] = state[slot][name].reshape(shape)[rows][: piece.count]
-        return
-    slab = max(1, LOAD_BYTES // shard.spec.row_bytes)
-    for start in range(0, piece.count, slab):
-        count = min(slab, piece.count - start)
-        rows = slice(piece.start + start, piece.start + start + count)
-        first = piece.first + start * piece.stride
-        values, state = saved.read_rows(shard.spec.name, first, piece.stride, count)
-        shard.values[rows] = values
-        for slot, array in state.items():
-            shard.state[slot][rows] = array

@@ -48,16 +48,17 @@ class Adaptation:
         """After every so many steps, move what should be moved, and return why, in words."""
         if not self.every or step % self.every or not self.movable or len(self.exchange.world.clients) == 1:
             return []
-        ranks = self.sparsity.of_ranks()
+        # Looked at every time, so that both are of the steps since the last look.
+        ranks, alphas = self.sparsity.of_ranks(), self.sparsity.levels()
         moved = any(self.exchange.ways[name] != "ps" for name in self.movable)
         if not moved and not any(ranks[name] > CERTAIN for name in self.movable):
             return []
-        alphas = self.sparsity.levels()
         if self._machine is None:
             self._machine = known_machine(self.exchange.world, self.measure)
         workload = self._workload(alphas)
         current = {parameter.name: self.exchange.ways[parameter.name] for parameter in workload.parameters}
-        chosen = choose_ways(workload, self._machine, self._transport, current)
+        # By one rank: processors that differ may round differently.
+        chosen = self.exchange.world.from_root(lambda: choose_ways(workload, self._machine, self._transport, current))
         leaving = [p for p in workload.tables if chosen[p.name] != current[p.name]]
         said = []
         for table in leaving:
@@ -67,8 +68,24 @@ class Adaptation:
         return [*said[:-1], f"{said[-1]}; {moved:,} bytes of rows moved"] if said else []
 
     def restore(self, ways: Mapping[str, Way]) -> None:
-        """Let the tables that may move go the ways they went in an earlier run. Collective over compute."""
-        self.exchange.change_ways({name: way for name, way in ways.items() if name in self.movable})
+        """Let the tables that may move go the ways they went in an earlier run, as memory has room. Collective over
+        compute."""
+        world, slots = self.exchange.world, len(self._optimizer.slots)
+        if not self.every or len(world.clients) == 1:
+            return
+        nodes = [world.node_of[rank] for rank in world.clients]
+        room = Machine.replica_bytes / max(map(nodes.count, nodes))
+        found: dict[str, Way] = {}
+        for table in self.exchange.tables:
+            if table.name in self.movable and (way := ways.get(table.name, "ps")) != "ps":
+                room -= table.rows * table.spec.row_bytes * (2 + slots)
+                if room >= 0:
+                    found[table.name] = way
+        self.exchange.change_ways(found)
+
+    def ways(self) -> dict[str, Way]:
+        """Return the ways of the tables that may move, for `restore`. Local."""
+        return {name: self.exchange.ways[name] for name in sorted(self.movable)}
 
     def _workload(self, alphas: Mapping[str, Alpha]) -> Workload:
         """Return what a step does to the tables that may move, as measured. What else it does takes as long whatever

@@ -107,6 +107,8 @@ class Asynchronous:
         except (Exception, SystemExit) as error:
             raise_alone(self.world, trainer.step + 1, error)
         found = ([] if np.isfinite(loss) else [f"the loss is {loss}"]) + (exchange.found if weight else [])
+        if trainer.clip and weight and not found:
+            found = self._clip(trainer.clip)
         if found and trainer.nonfinite == "stop":
             raise NonFiniteError(
                 f"step {trainer.step + 1}: rank {self.world.rank}: {', '.join(found)}. This step of this rank has not "
@@ -118,8 +120,6 @@ class Asynchronous:
             self._skipped += bool(found)
             client.push([], 0.0)
         else:
-            if trainer.clip:
-                self._clip(trainer.clip)
             exchange.push(weight)
         phases.lap("push")
         # What comes next, reading a batch, may take long, and an owner on another node would wait with its answer to
@@ -161,14 +161,16 @@ class Asynchronous:
             self.world.progress()
             self._served = now
 
-    def _clip(self, limit: float) -> None:
-        """Limit the norm of this rank's own gradient, dense and sparse."""
+    def _clip(self, limit: float) -> list[str]:
+        """Limit the norm of this rank's own gradient, dense and sparse; say if it is not finite."""
         exchange = self.trainer.exchange
         dense = [parameter.grad for parameter in exchange.served.parameters]
         arrays = [*dense, *(rows.values for rows in exchange.gradients)]
         norm = norm_of([kernels.square_sum(array) for array in arrays], limit)
-        if not norm.scale < 1.0:
-            return
+        if np.isnan(norm.scale):
+            return [f"the norm of the gradient is {norm.value}"]
+        if norm.scale == 1.0:
+            return []
         for gradient in dense:
             gradient *= gradient.dtype.type(norm.scale)
         # Values of rows may be memory that a tensor shares.
@@ -176,6 +178,7 @@ class Asynchronous:
             SparseRows(rows.indices, rows.values * rows.values.dtype.type(norm.scale), rows.num_rows)
             for rows in exchange.gradients
         ]
+        return []
 
     def _pass_on_stop(self) -> None:
         """Tell the others of a request to stop that has come to this rank, in a step or in any wait."""
@@ -208,9 +211,11 @@ class Asynchronous:
         if verdict.leaving:
             refuse_to_part(world, trainer.step + 1, leaving=False)
         self._dense.finish()
-        self.stopped, self._asked_to_stop = verdict.stop > 0, False
+        self.stopped = verdict.stop > 0
         (updates, *_) = trainer.service.call("settle")
         self._client.begin_anew()
+        # A request that has come since then is told anew.
+        self._asked_to_stop = False
         trainer.exchange.continue_from(updates)
         everybody = world.gather((trainer.step, self._skipped))
         trainer.step = max(step for step, _ in everybody)

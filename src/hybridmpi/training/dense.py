@@ -15,7 +15,6 @@ from hybridmpi.collectives.shared import room_for
 from hybridmpi.collectives.tuning import calibrate
 from hybridmpi.errors import UsageError
 from hybridmpi.training.agreement import Announcement
-from hybridmpi.training.guards import require_same_parameters
 from hybridmpi.world import World
 
 
@@ -60,7 +59,6 @@ class DenseExchange:
     def __init__(self, world: World, parameters: Sequence[tuple[str, Parameter]], options: DenseOptions) -> None:
         self.world, self.options = world, options
         self._parameters = [parameter for _, parameter in parameters]
-        require_same_parameters(world, parameters, repr(options))
         shapes = [(name, p.shape, p.dtype) for name, p in reversed(parameters)]
         self.buckets = layout(shapes, options.bucket_bytes, options.first_bucket_bytes)
         self.allreduce = options.open(world, sum(room_for(bucket.values.nbytes) for bucket in self.buckets))

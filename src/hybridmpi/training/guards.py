@@ -11,17 +11,22 @@ from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import Bucket
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import raise_alike
+from hybridmpi.nn import Embedding
 from hybridmpi.world import World
 
 
-def require_same_parameters(world: World, parameters: Sequence[tuple[str, Parameter]], options: str) -> None:
-    """Raise UsageError unless all compute ranks have the same dense parameters in the same order, and the same
-    `options` for their sums, as text. Collective over compute.
+def require_same_parameters(
+    world: World, parameters: Sequence[tuple[str, Parameter | Embedding]], options: str
+) -> None:
+    """Raise UsageError unless all compute ranks have the same parameters in the same order, and the same `options` for
+    what becomes of them, as text. Collective over compute.
 
-    Buckets are summed element by element, so a parameter of another name, shape or dtype on one rank would be added to
-    something else, silently. The error names the first difference, the parameter and the ranks.
+    Buckets are summed element by element, and rows pushed by number, so a parameter of another name, shape or dtype on
+    one rank would be added to something else, silently. The error names the first difference, the parameter and the
+    ranks.
     """
-    mine = [options, *(f"'{name}' {p.dtype} {' x '.join(map(str, p.shape)) or 'scalar'}" for name, p in parameters)]
+    shapes = [(name, p.dtype, (p.rows, p.dim) if isinstance(p, Embedding) else p.shape) for name, p in parameters]
+    mine = [options, *(f"'{name}' {dtype} {' x '.join(map(str, shape)) or 'scalar'}" for name, dtype, shape in shapes)]
     if len(set(world.gather(_digest("\n".join(mine).encode())))) == 1:
         return
     everybody = world.gather((world.rank, mine))
@@ -38,7 +43,7 @@ def difference(everybody: Sequence[tuple[int, Sequence[str]]]) -> str:
             if here != there:
                 what = f"parameter {number} is" if number else "their options are"
                 return (
-                    f"the dense parameters differ between ranks: {what} {here} on rank {first_rank} and {there} on "
+                    f"the parameters differ between ranks: {what} {here} on rank {first_rank} and {there} on "
                     f"rank {rank}. Every rank must build the same model: sizes that depend on the data or on the rank "
                     "have to be agreed on first (World.broadcast)"
                 )

@@ -82,7 +82,8 @@ class PartitionTuning:
         if self._sampling is not None:
             self.trainer.repartition(name, self._sampling)
             return ""
-        parts = search.result()
+        # By one rank: processors that differ may round differently.
+        parts = self.trainer.world.from_root(search.result)
         self.trainer.repartition(name, parts)
         self.found[name] = parts
         del self.waiting[0]

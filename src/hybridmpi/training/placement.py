@@ -42,7 +42,7 @@ def repartition(trainer: Trainer, name: str, parts: int | None, homes: Sequence[
             f"repartition of '{name}': {parts} parts at owners {tuple(homes)}: expected one part or more, and an owner "
             "for each"
         )
-    return exchange.repartition(number, replace(spec, partition=kind or spec.partition, homes=tuple(homes)))
+    return exchange.repartition(number, replace(spec, partition=kind or spec.partition, homes=tuple(map(int, homes))))
 
 
 def balance(trainer: Trainer) -> str:

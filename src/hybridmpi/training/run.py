@@ -19,17 +19,15 @@ from hybridmpi.checkpoint import Checkpoint
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.nn import Module
 from hybridmpi.planning.modes import Mode
-from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.training.asynchronous import describe_staleness
-from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import run_of
 from hybridmpi.training.metrics import Metrics
+from hybridmpi.training.options import dense_options, sparse_options
 from hybridmpi.training.partition_search import PartitionTuning
 from hybridmpi.training.progress import Progress
 from hybridmpi.training.signals import StopRequest
 from hybridmpi.training.sparsity import as_json, as_table
-from hybridmpi.training.tables import SparseOptions
 from hybridmpi.training.trace import Trace
 from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
@@ -74,7 +72,8 @@ class Run:
     """One run of a job on one compute rank. A kind of job is a subclass, which fills in what is its own.
 
     defaults: the whole job of that kind where its file says nothing. unit: what its examples are called. fixed: the
-    keys of [data] that a resumed run must keep, since its data would be other ones.
+    keys of [data], or of another section as "section.key", that a resumed run must keep, since its data would be other
+    ones.
     """
 
     defaults: ClassVar[Job]
@@ -109,12 +108,21 @@ class Run:
         self.root = world.on_root()
         self.model = self.prepare()
 
-    def open_trainer(self, mode: Mode | None = None, modes: Mapping[str, Mode] | None = None, **sparse: Any) -> Trainer:
+    def open_trainer(
+        self,
+        mode: Mode | None = None,
+        modes: Mapping[str, Mode] | None = None,
+        staleness: float | None = None,
+        **sparse: Any,
+    ) -> Trainer:
         """Return a trainer of the model as the job says. Collective over compute.
 
-        `mode`, `modes` (see Trainer) and `sparse`, fields of SparseOptions, take the place of what the job says.
+        `mode`, `modes`, `staleness` (see Trainer) and `sparse`, fields of SparseOptions, take the place of what the job
+        says.
         """
         job = self.job
+        if staleness is None:
+            staleness = math.inf if job.training.staleness == "unbounded" else job.training.staleness
         return Trainer(
             self.world,
             self.model,
@@ -124,7 +132,7 @@ class Run:
             modes=job.modes if modes is None else modes,
             clip=job.training.clip,
             nonfinite=job.training.nonfinite,
-            staleness=math.inf if job.training.staleness == "unbounded" else job.training.staleness,
+            staleness=staleness,
             dense=dense_options(job),
             sparse=dataclasses.replace(sparse_options(job), **sparse),
         )
@@ -196,9 +204,12 @@ class Run:
                 f"{path}: its vocabulary is not that of '{section.source}' as this job reads it: ids would mean "
                 "other words. Resume with the text, the vocabulary size and the held-out share of the first run"
             )
-        before, now = wrote["data"], describe_job(self.job)["data"]
-        if moved := [key for key in self.fixed if before[key] != now[key]]:
-            said = [" and ".join(f"data.{key} = {keys[key]}" for key in moved) for keys in (before, now)]
+        now = describe_job(self.job)
+        names = [key.split(".") if "." in key else ("data", key) for key in self.fixed]
+        if moved := [(section, key) for section, key in names if wrote[section][key] != now[section][key]]:
+            said = [
+                " and ".join(f"{section}.{key} = {job[section][key]}" for section, key in moved) for job in (wrote, now)
+            ]
             raise UsageError(
                 f"{path}: trained with {said[0]}, this job has {said[1]}: the data would be cut differently; keep them"
             )
@@ -222,6 +233,8 @@ class Run:
             if trainer.stopped or trainer.step < boundary:
                 break
             self._at_boundary(boundary)
+            if trainer.stopped:
+                break
         seconds = time.perf_counter() - started
         if self.trace is not None:
             self.trace.finish()
@@ -343,36 +356,6 @@ class Run:
     def _say(self, text: str) -> None:
         if self.root:
             self.progress.message(text)
-
-
-def sparse_options(job: Job) -> SparseOptions:
-    """Return how rows lie and travel in the job: its [sparse]. Local."""
-    section = job.sparse
-    return SparseOptions(
-        partition=section.partition,
-        parts=section.parts,
-        adapt_every=section.adapt_every,
-        wire=section.wire,
-        aggregate=section.aggregate,
-        prefetch=section.prefetch,
-        cache=CacheOptions(section.cache_rows, section.cache_policy, section.cache_staleness)
-        if section.cache_rows
-        else None,
-    )
-
-
-def dense_options(job: Job) -> DenseOptions:
-    """Return how the job sums dense gradients: its [allreduce], and the supernodes of its [topology]. Local."""
-    section = job.allreduce
-    return DenseOptions(
-        wire=section.wire,
-        algorithm=section.algorithm,
-        bucket_bytes=int(section.bucket_mb * (1 << 20)),
-        first_bucket_bytes=int(section.first_bucket_mb * (1 << 20)),
-        overlap=section.overlap,
-        supernodes=job.topology.supernodes,
-        check=section.check,
-    )
 
 
 def describe_job(job: Job) -> dict[str, Any]:

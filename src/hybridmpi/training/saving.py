@@ -45,7 +45,8 @@ def save(trainer: Trainer, root: Path, keep: int, meta: dict[str, Any], words: A
         "optimizer": trainer.optimizer.describe(),
         "compute_ranks": len(world.clients),
         "partitions": partitions(trainer),
-        "ways": {table.name: exchange.ways[table.name] for table in exchange.tables},
+        "ways": trainer.adaptation.ways(),
+        "alphas": trainer.sparsity.state(),
     }
 
     def write() -> Path:
@@ -84,6 +85,7 @@ def load(trainer: Trainer, path: Path) -> dict[str, Any]:
 
     directory, meta, (values, state), carried = world.from_root(read)
     trainer.adaptation.restore(meta["ways"])
+    trainer.sparsity.restore(meta["alphas"])
     restore_partitions(trainer, meta.get("partitions", {}))
     parameters, own_state = trainer.dense_arrays()
     for name, array in parameters.items():

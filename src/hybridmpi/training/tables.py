@@ -54,6 +54,11 @@ class SparseOptions:
     prefetch: bool = False
     cache: CacheOptions | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("parts", "adapt_every"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"SparseOptions: {name} = {getattr(self, name)}, expected 0 or more")
+
 
 Stores = list[Table | Replica]
 
@@ -129,6 +134,8 @@ class TableExchange:
         self._gather, self._sums = self._replica_exchanges()
         # Tables that do not lie as the options say: a resumed run is to find them so again.
         self.dealt_anew: set[int] = set()
+        # What was sent in sums of tables that have changed their ways since.
+        self._sent = 0
         # Where tables lay that have changed between owners and replicas.
         self._left: dict[int, tuple[int, ...] | None] = {}
         self.updates = 0
@@ -165,6 +172,7 @@ class TableExchange:
         ]
         if not changes:
             return 0
+        self._sent += self._sums.sent()
         self._sums.close()
         self._gather.close()
         moved = sum(self._change_way(number, way) for number, way in changes)
@@ -287,7 +295,7 @@ class TableExchange:
 
     def sent(self) -> int:
         """Return the bytes this rank has sent in sums of tables so far. Local."""
-        return self._sums.sent()
+        return self._sent + self._sums.sent()
 
     def served_state(self) -> dict[str, dict[str, np.ndarray]]:
         """Return the optimiser's state of dense parameters at owners, by slot and name. Collective over compute."""

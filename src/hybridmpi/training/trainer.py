@@ -26,7 +26,7 @@ from hybridmpi.training.asynchronous import Asynchronous, check_staleness
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
-from hybridmpi.training.guards import require_same_values
+from hybridmpi.training.guards import require_same_parameters, require_same_values
 from hybridmpi.training.phases import Phases
 from hybridmpi.training.results import ReadFailure, StepResult, examples
 from hybridmpi.training.sparsity import Sparsity
@@ -80,6 +80,8 @@ class Trainer:
 
         model.initialise(seed)
         parameters, embeddings = model.parameters_in_order(), model.named_tables()
+        said = repr((mode, modes, optimizer, seed, clip, nonfinite, staleness, dense, sparse))
+        require_same_parameters(world, [*parameters, *embeddings], said)
         ways, movable = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
         check_staleness(staleness, ways)
         self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
@@ -387,6 +389,7 @@ class Trainer:
         if self._closed:
             return
         self._closed = True
+        self.world.forget_close(self.close)
         if self._asynchronous is not None:
             self._asynchronous.close()
         self._dense.leave()

@@ -61,7 +61,7 @@ class TranslationRun(Run):
         checkpoint=CheckpointSection("runs/nmt"),
     )
     unit = "words"
-    fixed = ("source", "target", "longest", "most", "held_out", "sentences")
+    fixed = ("source", "target", "longest", "most", "held_out", "sentences", "training.seed")
 
     def prepare(self) -> TranslationModel:
         """Read the parallel text, and return the model of its vocabularies."""

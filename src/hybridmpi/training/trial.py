@@ -161,7 +161,7 @@ def _run(run: Run, mode: Mode, prediction: Prediction, steps: int) -> Measured:
 def _open(run: Run, mode: Mode, ways: Mapping[str, Mode]) -> Trainer:
     """Return a trainer that leaves every parameter on its way, and whose rows come from other nodes by messages, as
     they do in predictions. Collective over compute."""
-    trainer = run.open_trainer(mode, ways, adapt_every=0)
+    trainer = run.open_trainer(mode, ways, staleness=0, adapt_every=0)
     client = trainer.service.client
     client.paths = ["message" if path == "get" else path for path in client.paths]
     return trainer
