@@ -237,4 +237,4 @@ def test_links_lead_somewhere():
     for page in pages:
         text = page.read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", text):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -25,7 +25,7 @@ def train(comm, servers, adapt_every, measure=None, **options):
     def main(world):
         sparse = hm.SparseOptions(adapt_every=adapt_every)
         # One that need not be measured whenever a table moves.
-        dense = hm.DenseOptions(algorithm="ring" if world.nodes > 1 else "auto")
+        dense = hm.DenseOptions(algorithm="ring" if len(world.clients) > 1 else "auto")
         trainer = hm.Trainer(world, Regression(ROWS, dim=DIM), RULE, clip=0.5, dense=dense, sparse=sparse)
         if measure is not None:
             trainer.adaptation.measure = measure

@@ -84,7 +84,8 @@ def check_the_job_learns(comm):
     )
 
     def main(world):
-        run = run_of("nmt")(world, job, None)
+        run = run_of("nmt")(world, job)
+        run.begin(None)
         losses = []
         run.trainer.fit(run.batches(0), job.training.steps, lambda result: losses.append(result.loss))
         run.model.eval()

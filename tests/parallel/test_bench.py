@@ -10,6 +10,7 @@ from launching import ROOT, run_mpi, run_process
 from hybridmpi.bench.measure import numbers
 from hybridmpi.cli.main import main
 from hybridmpi.errors import UsageError
+from hybridmpi.sparse.wire import HEADER_BYTES, PIECE_BYTES
 
 TINY = {
     "allreduce": ["--bytes", "4,4096", "--repeats", "2"],
@@ -67,7 +68,7 @@ def check_time_and_bytes_of_a_step(row, compute):
     assert sent["allreduce"] == 2 * (compute - 1) * dense // compute
     # One server, in shared memory: rows are pulled without asking, and all that is pulled gets a gradient.
     assert sent["pull_ids"] == 0 and sent["pull_rows"] == sent["push_rows"] > 0 and sent["push_ids"] > 0
-    assert sent["control"] == 32 + 3 * 16
+    assert sent["control"] == HEADER_BYTES + 3 * PIECE_BYTES
     assert row["n"] == compute * 16 * 10
     assert {"pull", "forward", "backward", "wait", "push", "allreduce", "update", "server busy"} <= set(phases)
     assert min(phases.values()) > -1e-3 and phases["forward"] > 0 and phases["server busy"] > 0
