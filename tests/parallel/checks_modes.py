@@ -9,7 +9,7 @@ from checks_training import RULES, Regression, alone, examples_of, model_of, reg
 
 import hybridmpi as hm
 from hybridmpi import optim
-from hybridmpi.errors import UsageError
+from hybridmpi.errors import RemoteError, UsageError
 from hybridmpi.planning.modes import MODES
 
 EXCEPTIONS = ({"embedding": "allreduce", "lstm.*": "ps"}, {"*": "hybrid", "output": "allgather"}, {"output": "ps"})
@@ -164,7 +164,7 @@ def check_models_that_differ_between_ranks_are_refused(comm):
         model = Regression(21 if odd and what == "table" else 20, dim=5 if odd and what == "linear" else 4)
         try:
             hm.Trainer(world, model, optim.SGD(0.1), mode=mode)
-        except UsageError as error:
+        except (UsageError, RemoteError) as error:
             assert "the parameters differ between ranks" in str(error) and what in str(error), error
         else:
             assert len(world.clients) == 1
