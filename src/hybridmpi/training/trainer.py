@@ -389,7 +389,6 @@ class Trainer:
         if self._closed:
             return
         self._closed = True
-        self.world.forget_close(self.close)
         if self._asynchronous is not None:
             self._asynchronous.close()
         self._dense.leave()
@@ -398,3 +397,4 @@ class Trainer:
             refuse_to_part(self.world, self.step + 1, leaving=True)
         self.exchange.close()
         self._dense.close()
+        self.world.forget_close(self.close)
