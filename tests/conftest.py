@@ -1,4 +1,5 @@
-"""Tests import their helpers (launching.py) from this folder. `--ranks N` limits the parallel tests to N ranks."""
+"""Tests import their helpers (launching.py) from this folder. `--ranks N` limits the parallel tests to N ranks; what is
+written for one other number of ranks is skipped."""
 
 import sys
 from pathlib import Path
@@ -16,7 +17,10 @@ def pytest_generate_tests(metafunc):
     marker = metafunc.definition.get_closest_marker("mpi")
     if marker is not None:
         only = metafunc.config.getoption("--ranks")
-        metafunc.parametrize("ranks", [only] if only else marker.kwargs["ranks"])
+        numbers = marker.kwargs["ranks"]
+        if only:
+            numbers = [only] if len(numbers) > 1 or only in numbers else []
+        metafunc.parametrize("ranks", numbers)
 
 
 @pytest.fixture(autouse=True)
