@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hybridmpi.cli.mpirun import Situation, command_line, find_launcher, find_library
+from hybridmpi.cli.mpirun import MPICH, Situation, command_line, find_launcher, find_library
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -34,7 +34,7 @@ class Outcome:
 
     def failed_with(self, code: int) -> bool:
         """Return whether the launch failed with `code`. MPICH's launcher may report that it killed the other ranks."""
-        return self.code in ((code, signal.SIGKILL) if _launcher()[0] == "mpich" else (code,))
+        return self.code in ((code, signal.SIGKILL) if _launcher()[0] == MPICH else (code,))
 
     def __str__(self) -> str:
         return f"exit {self.code} after {self.seconds:.1f} s\n{self.output}"
