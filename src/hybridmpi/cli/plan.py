@@ -13,21 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hybridmpi.cli.job import add_job
 from hybridmpi.cli.launch import UNDER_MPI
 from hybridmpi.errors import LaunchError, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("job", help="job file (TOML), such as jobs/lm.toml")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="replace a value of the job file; may be given several times",
-    )
+    add_job(parser)
     parser.add_argument("--nodes", type=int, metavar="N", help="nodes (1)")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks in all, servers among them (3 for each node)")
     parser.add_argument("--servers", metavar="N", help="servers in all, or per-node (what the job file says)")

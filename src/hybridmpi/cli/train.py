@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from hybridmpi.cli.job import add_job
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("job", help="job file (TOML), such as jobs/lm.toml")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="replace a value of the job file; may be given several times",
-    )
+    add_job(parser)
     parser.add_argument(
         "--resume", metavar="PATH", help="continue from a checkpoint, or from the newest in a directory of them"
     )

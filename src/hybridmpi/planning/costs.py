@@ -117,7 +117,7 @@ def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport, c
     """
     if not served:
         return
-    senders = _senders(machine, transport)
+    senders = _writers(machine, transport.local)
     load = cost["push"]
     _spread(load, machine, senders * float(HEADER_BYTES), "control")
     clients = np.array(machine.compute)
@@ -164,8 +164,8 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
     near = np.where(far, 0.0, rows).sum(axis=1)  # rows of a client on node n that are there
     wanted = rows.sum() - near
     load.within += clients * near * table.row_bytes
-    pulled = np.where(far, _pulled_rows(touched, machine, transport)[:, None] * touched.at_owner, 0.0)
-    asked = np.where(far & (rows > 0), _askers(machine, transport), 0.0)
+    pulled = np.where(far, _rows_of_nodes(touched, machine, transport.together)[:, None] * touched.at_owner, 0.0)
+    asked = np.where(far & (rows > 0), _writers(machine, transport.together, elsewhere=True), 0.0)
     load.owner_out += pulled.sum(axis=0) * wire
     load.owner_in += pulled.sum(axis=0) * ID_BYTES + asked.sum(axis=0) * REQUEST_HEADER_BYTES
     load.out += np.bincount(home, weights=pulled.sum(axis=0) * wire, minlength=machine.nodes)
@@ -196,28 +196,10 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
         load.counted["aggregate"] += float(laid_out.sum()) / machine.ranks
 
 
-def _pulled_rows(touched: Touched, machine: Machine, transport: Transport) -> np.ndarray:
-    """Return the rows that each node's ranks pull, together, were all owners on other nodes, float64 [nodes]."""
-    if transport.together:
-        return np.array(touched.nodes, np.float64)
-    return np.array(machine.compute, np.float64) * touched.rank
-
-
-def _askers(machine: Machine, transport: Transport) -> np.ndarray:
-    """Return how many ranks of each node ask each owner on another node, float64 [nodes, owners]."""
-    askers = np.repeat(np.array(machine.compute, np.float64)[:, None], machine.owners, axis=1)
-    if transport.together:
-        for node, ranks in enumerate(machine.compute):
-            far = np.flatnonzero(machine.owner_nodes != node)
-            if ranks:
-                askers[node, far] = [sharers_of(place, len(far), ranks) for place in range(len(far))]
-    return askers
-
-
 def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:
-    sent, load = _pushed_rows(touched, machine, transport), cost["push"]
+    sent, load = _rows_of_nodes(touched, machine, transport.local), cost["push"]
     wire = table.row_bytes * BYTES_ON_WIRE[transport.row_wire]
-    senders, share = _senders(machine, transport), np.array(touched.at_owner)
+    senders, share = _writers(machine, transport.local), np.array(touched.at_owner)
     if transport.local:
         local = cost["local"]
         for node, ranks in enumerate(machine.compute):
@@ -240,28 +222,31 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
 
 
 def _serve(load: Load, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:
-    came = _pushed_rows(touched, machine, transport).sum() * np.array(touched.at_owner)
+    came = _rows_of_nodes(touched, machine, transport.local).sum() * np.array(touched.at_owner)
     unique = np.array(touched.all_at_owner)
     load.owner_work += came * (table.row_bytes + ID_BYTES) / machine.memory_rate
     load.owner_work += _aggregate(came, table, machine)
     load.owner_work += unique * table.row_bytes * (1 + table.slots) * machine.update_byte
 
 
-def _pushed_rows(touched: Touched, machine: Machine, transport: Transport) -> np.ndarray:
-    """Return the rows that each node's ranks push, together, float64 [nodes]."""
-    if transport.local:
+def _rows_of_nodes(touched: Touched, machine: Machine, together: bool) -> np.ndarray:
+    """Return the rows that each node's ranks pull from owners elsewhere, or push, float64 [nodes]: each row once if
+    they do it `together`."""
+    if together:
         return np.array(touched.nodes, np.float64)
     return np.array(machine.compute, np.float64) * touched.rank
 
 
-def _senders(machine: Machine, transport: Transport) -> np.ndarray:
-    """Return how many ranks of each node write to each owner, float64 [nodes, owners]."""
-    senders = np.repeat(np.array(machine.compute, np.float64)[:, None], machine.owners, axis=1)
-    if transport.local:
+def _writers(machine: Machine, together: bool, elsewhere: bool = False) -> np.ndarray:
+    """Return how many ranks of each node write to each owner, float64 [nodes, owners]. If they do it `together`, they
+    divide the owners, all or those `elsewhere`, on other nodes."""
+    writers = np.repeat(np.array(machine.compute, np.float64)[:, None], machine.owners, axis=1)
+    if together:
         for node, ranks in enumerate(machine.compute):
+            owners = np.flatnonzero(machine.owner_nodes != node) if elsewhere else np.arange(machine.owners)
             if ranks:
-                senders[node] = [sharers_of(owner, machine.owners, ranks) for owner in range(machine.owners)]
-    return senders
+                writers[node, owners] = [sharers_of(place, len(owners), ranks) for place in range(len(owners))]
+    return writers
 
 
 def _spread(load: Load, machine: Machine, size: np.ndarray, category: str, on_wire: float = 1.0) -> None:

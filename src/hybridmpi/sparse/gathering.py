@@ -47,6 +47,8 @@ class RowGather:
     def start(self, gradients: Sequence[tuple[np.ndarray, np.ndarray]], weight: float) -> None:
         """Begin to send this rank's (ids [n], values [n, dim]) of each replica, and its examples. Waits for how many
         rows the others have."""
+        if not self.replicas:
+            return
         comm, mpi = self.world.compute, self.world.mpi
         ranks = comm.Get_size()
         mine = np.array([weight, *(len(ids) for ids, _ in gradients)], np.float64)
@@ -74,6 +76,8 @@ class RowGather:
 
     def finish(self) -> None:
         """Wait until all rows are here, and sum them in the order of the ranks."""
+        if not self.replicas:
+            return
         self.world.wait_all(self._requests)
         for replica, gathered in zip(self.replicas, self._gathered, strict=True):
             start = 0

@@ -66,21 +66,17 @@ class TableSums:
             for bits, replica in zip(self._bits, self.replicas, strict=True)
         ]
 
-    def sums(self) -> list[np.ndarray]:
-        """Return the gradients summed over the ranks, [rows, dim] for each replica: zeros in rows that nobody touched.
-        Local; valid between `finish` and the next `start`."""
-        return [b.reshape(r.rows, r.dim) for b, r in zip(self._buffers, self.replicas, strict=True)]
-
-    def touched_sums(self) -> list[tuple[str, np.ndarray]]:
-        """Return the summed gradient of each replica as a flat view of its whole buffer, by name. Local; as `sums`."""
+    def sums(self) -> list[tuple[str, np.ndarray]]:
+        """Return the gradient of each replica summed over the ranks, by name: all rows, flat, zeros in those that
+        nobody touched. Local; valid between `finish` and the next `start`."""
         return [(replica.name, buffer) for replica, buffer in zip(self.replicas, self._buffers, strict=True)]
 
     def update(self, step: int) -> None:
         """Update every row that any rank touched, once; `step` counts from 1. Local; the same on every rank."""
-        for replica, rows, sums in zip(self.replicas, self._touched, self.sums(), strict=True):
-            shard = replica.shard
+        for replica, rows, buffer in zip(self.replicas, self._touched, self._buffers, strict=True):
+            shard, sums = replica.shard, buffer.reshape(replica.rows, replica.dim)[rows]
             shard.count_touched(len(rows))
-            shard.spec.optimizer.update_rows(shard.values, shard.state, rows, sums[rows], step)
+            shard.spec.optimizer.update_rows(shard.values, shard.state, rows, sums, step)
 
     def sent(self) -> int:
         """Return the bytes this rank has sent in sums so far. Local."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.alpha import Alpha
 from hybridmpi.planning.costs import Transport
-from hybridmpi.planning.decide import choose_ways, decide
+from hybridmpi.planning.decide import choose_ways, copy_bytes, decide
 from hybridmpi.planning.known import known_machine
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.measured import measure_machine
@@ -70,15 +70,15 @@ class Adaptation:
     def restore(self, ways: Mapping[str, Way]) -> None:
         """Let the tables that may move go the ways they went in an earlier run, as memory has room. Collective over
         compute."""
-        world, slots = self.exchange.world, len(self._optimizer.slots)
+        world = self.exchange.world
         if not self.every or len(world.clients) == 1:
             return
         nodes = [world.node_of[rank] for rank in world.clients]
         room = Machine.replica_bytes / max(map(nodes.count, nodes))
         found: dict[str, Way] = {}
-        for table in self.exchange.tables:
-            if table.name in self.movable and (way := ways.get(table.name, "ps")) != "ps":
-                room -= table.rows * table.spec.row_bytes * (2 + slots)
+        for table in self._tables():
+            if (way := ways.get(table.name, "ps")) != "ps":
+                room -= copy_bytes(table)
                 if room >= 0:
                     found[table.name] = way
         self.exchange.change_ways(found)
@@ -90,13 +90,24 @@ class Adaptation:
     def _workload(self, alphas: Mapping[str, Alpha]) -> Workload:
         """Return what a step does to the tables that may move, as measured. What else it does takes as long whatever
         their ways are."""
-        exchange, machine, slots = self.exchange, self._machine, len(self._optimizer.slots)
-        tables, touched = [], {}
-        for table, spec in zip(exchange.tables, exchange.specs, strict=False):
-            if table.name not in self.movable:
-                continue
-            parts = len(spec.homes) if spec.homes else None
-            sparse = Sparse(table.name, table.rows, table.dim, table.dtype.name, slots, (), spec.partition, parts)
-            tables.append(sparse)
-            touched[table.name] = Touched.measured(sparse, alphas[table.name], machine)
+        tables = self._tables()
+        touched = {table.name: Touched.measured(table, alphas[table.name], self._machine) for table in tables}
         return Workload((), tuple(tables), touched, compute_seconds=0.0)
+
+    def _tables(self) -> list[Sparse]:
+        """Return the tables that may move, as the cost model knows them."""
+        slots = len(self._optimizer.slots)
+        return [
+            Sparse(
+                spec.name,
+                spec.rows,
+                spec.dim,
+                spec.dtype.name,
+                slots,
+                (),
+                spec.partition,
+                len(spec.homes or ()) or None,
+            )
+            for spec in self.exchange.specs
+            if spec.name in self.movable
+        ]

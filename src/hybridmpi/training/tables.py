@@ -248,8 +248,7 @@ class TableExchange:
 
     def start(self, weight: float, share: float) -> None:
         """Begin to send what every rank is to have; `share`: this rank's of all examples. Collective over compute."""
-        if self._gather.replicas:
-            self._gather.start(self._of(self._gather.replicas), weight)
+        self._gather.start(self._of(self._gather.replicas), weight)
         self._sums.start(self._of(self._sums.replicas), share)
 
     def _of(self, replicas: Sequence[Replica]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -257,19 +256,18 @@ class TableExchange:
 
     def finish(self) -> None:
         """Wait for what every rank is to have. Collective over compute."""
-        if self._gather.replicas:
-            self._gather.finish()
+        self._gather.finish()
         self._sums.finish()
 
     def overflowed(self) -> bool:
         """Return whether a finished sum is not finite though every rank's part was: the wire's range is left. The
         same on all ranks. Local."""
-        return any(kernels.nonfinite_count(sums) for sums in self._sums.sums())
+        return any(kernels.nonfinite_count(sums) for _, sums in self._sums.sums())
 
     def replica_gradients(self) -> list[tuple[str, np.ndarray]]:
         """Return the summed gradients of replicas by name, as far as rows were touched. Local; the same on all ranks;
         after `finish`."""
-        return [*self._gather.sums(), *self._sums.touched_sums()]
+        return [*self._gather.sums(), *self._sums.sums()]
 
     def forget(self) -> None:
         """Drop the step's gradients of replicas. Local."""
@@ -278,8 +276,7 @@ class TableExchange:
     def update(self) -> None:
         """Update the replicas; owners do the same with what was pushed. Local."""
         self.updates += 1
-        if self._gather.replicas:
-            self._gather.update(self.updates)
+        self._gather.update(self.updates)
         self._sums.update(self.updates)
 
     def refresh(self) -> None:
