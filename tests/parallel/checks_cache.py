@@ -15,8 +15,8 @@ from hybridmpi import optim
 from hybridmpi.errors import HybridMPIError, SparseIndexError, UsageError
 from hybridmpi.sparse import exchange
 from hybridmpi.sparse.cache import CacheOptions
-from hybridmpi.sparse.conditional import bitmap_bytes, since_bytes
 from hybridmpi.sparse.reader import RowReader
+from hybridmpi.sparse.requests import bitmap_bytes, since_bytes
 from hybridmpi.sparse.service import Service
 
 
@@ -138,7 +138,7 @@ def check_bytes_of_conditional_pulls(comm):
         asked = sum(count > 0 for count in per_owner)
         first = read()
         assert (first["pull_ids"], first["pull_rows"]) == (8 * len(ids), len(ids) * dim * 4)
-        assert first["control"] == asked * (16 + 24 + 8)
+        assert first["control"] == asked * (8 + 24 + 8)
         again = read()
         assert (again["pull_ids"], again["pull_rows"], again["control"]) == (0, 0, 0)  # nothing can have changed
         gradient = np.ones((len(touched), dim), np.float32)

@@ -16,8 +16,8 @@ from hybridmpi.models.lm import LanguageModel
 from hybridmpi.planning.traffic import pull_rows, pulled_together, row_ids
 from hybridmpi.sparse import node_pull
 from hybridmpi.sparse.node_memory import sharers_of
+from hybridmpi.sparse.requests import PIECE_HEAD, REPLY_HEAD, REQUEST_HEAD
 from hybridmpi.sparse.service import Service
-from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES
 
 
 def apart(world):
@@ -234,7 +234,7 @@ def check_bytes_equal_the_formulas(comm):
             assert found["pull_rows"] == sum(pull_rows(n / rows, w) for n in [*near, pulled])
             assert found["pull_ids"] == row_ids(pulled / rows, rows)
             asked = [sharers_of(place, len(far), len(mates)) for place in range(len(far))]
-            assert found["control"] == REQUEST_HEADER_BYTES * sum(asked)
+            assert found["control"] == (REQUEST_HEAD + PIECE_HEAD + REPLY_HEAD) * sum(asked)
             assert found["aggregate"] == (pulled_together(sum(wanted), pulled, dim * 4) if together else 0)
             assert client.traffic.network["aggregate"] == 0
             service.close()

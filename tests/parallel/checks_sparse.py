@@ -8,10 +8,11 @@ import numpy as np
 from hybridmpi import optim
 from hybridmpi.errors import HybridMPIError, LaunchError, UsageError
 from hybridmpi.sparse.exchange import slot_sizes
+from hybridmpi.sparse.requests import PIECE_HEAD, REPLY_HEAD, REQUEST_HEAD
 from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.shard import initialise
 from hybridmpi.sparse.spec import TableSpec
-from hybridmpi.sparse.wire import HEADER_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
+from hybridmpi.sparse.wire import HEADER_BYTES, PIECE_BYTES
 from hybridmpi.world import World
 
 SEED = 5
@@ -182,8 +183,8 @@ def check_byte_counters_equal_the_formulas(comm):
             assert counted["push_rows"] == round(alpha * w)
             assert counted["push_ids"] == 8 * touched
             assert counted["pull_ids"] == (8 * touched if path == "message" else 0)
-            # A push's header and one piece for each owner; a request's header.
-            requests = owners * REQUEST_HEADER_BYTES if path == "message" else 0
+            # A push's header and one piece for each owner; the heads of a request, of its one piece, and of its reply.
+            requests = owners * (REQUEST_HEAD + PIECE_HEAD + REPLY_HEAD) if path == "message" else 0
             assert counted["control"] == owners * (HEADER_BYTES + PIECE_BYTES) + requests
             assert counted["allreduce"] == 0
             total = sum(world.gather(counted["push_rows"]))

@@ -12,6 +12,7 @@ from hybridmpi.planning.rates import measure_rates
 from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload
 from hybridmpi.sparse.forms import Form
 from hybridmpi.sparse.node_memory import Share, shares_of
+from hybridmpi.sparse.requests import Question, pack_request
 from hybridmpi.sparse.wire import Outgoing, Sender, pack_push
 
 # A machine of which the links are all that counts.
@@ -51,7 +52,7 @@ def test_table_2_of_the_paper(nodes):
     table, workload = one_table(machine, alpha)
     w, ids = table.bytes, 8 * alpha * table.rows
     ps = step_of(workload, "ps", machine).bytes
-    headers = 2 * (nodes - 1) * (16 + 48 + 16)
+    headers = 2 * (nodes - 1) * (8 + 24 + 8 + 48 + 16)
     rows = total(ps.node_in) + total(ps.node_out) - 4 * ids * (nodes - 1) / nodes - headers
     assert np.isclose(rows, 4 * alpha * w * (nodes - 1) / nodes)
     gathered = step_of(workload, "allgather", machine).bytes
@@ -86,12 +87,14 @@ def by_pairs(machine, touched, table, local, wire):
                     continue
                 move(home, node, rows * table.row_bytes, rows * table.row_bytes * wire)
                 if home != node and rows:
-                    move(node, home, 0, rows * 8 + 16)
+                    move(node, home, 0, rows * 8 + 8 + 24)
+                    move(home, node, 0, 8)
         far = [owner for owner, home in enumerate(homes) if home != node]
         for place, first, last in [s for r in range(clients) for s in shares_of(len(far), clients, r)] if local else []:
             rows = touched.nodes[node] * touched.at_owner[far[place]] * (last - first) / clients
             move(homes[far[place]], node, 0, rows * table.row_bytes * wire)
-            move(node, homes[far[place]], 0, rows * 8 + 16 * (rows > 0))
+            move(node, homes[far[place]], 0, rows * 8 + (8 + 24) * (rows > 0))
+            move(homes[far[place]], node, 0, 8 * (rows > 0))
             within[node] += rows * (8 + table.row_bytes) * (clients > 1)
         pushed = touched.nodes[node] if local else touched.rank
         for rank in range(clients):
@@ -129,6 +132,19 @@ def test_loads_equal_sums_over_all_pairs(compute, servers, local, wire):
     assert np.isclose(counted * machine.ranks, expected[1].sum() + expected[2].sum())
 
 
+def test_a_node_asks_for_all_tables_at_once():
+    machine = links_only((2, 1), (1, 1))
+    touched = Touched(40.0, (70.0, 40.0), 100.0, (0.5, 0.5), (0.0, 0.0))
+    for together, heads in ((True, 1), (False, 2)):
+        transport = Transport(local=together, together=together)
+        cost = no_cost(machine)
+        for name in "ab":
+            add_parameter(cost, Sparse(name, 500, 12), "ps", touched, machine, transport)
+        requests = 3  # each rank asks the owner on the other node
+        assert cost["pull"].counted["control"] * machine.ranks == requests * (2 * 24 + heads * (8 + 8))
+        assert cost["pull"].turns == 2 * heads
+
+
 def test_servers_on_links_of_their_own_win_below_the_paper_s_bound():
     """alpha < S (W - 1) / W^2 for W workers and S servers; row ids are left out by wide rows."""
     for workers, servers in ((8, 1), (8, 2), (4, 4), (16, 8)):
@@ -157,11 +173,28 @@ def test_push_messages_are_what_pack_push_packs(slot):
         assert traffic.push(tables, slot) == tuple(found)
 
 
-def test_pull_messages_go_in_rounds():
-    assert traffic.pull(0, 4, 100, 100) == (0, 0, 0, 0)
-    assert traffic.pull(5, 8, 16 + 8 * 5, 1000) == (16, 40, 40, 1)
-    assert traffic.pull(11, 8, 16 + 8 * 5, 1000) == (48, 88, 88, 3)
-    assert traffic.pull(11, 8, 10_000, 32) == (48, 88, 88, 3)
+@pytest.mark.parametrize("slots", [(200, 300), (1000, 400), (8 << 20, 8 << 20)])
+def test_pull_messages_are_what_pack_request_packs(slots):
+    random, (request, reply) = np.random.default_rng(4), slots
+    for _ in range(20):
+        tables = [(int(random.integers(0, 60)), int(random.integers(1, 9)) * 4) for _ in range(3)]
+        questions = [
+            Question(t, np.arange(n), slice(0, n), np.zeros((n, size // 4), np.float32), Form(np.dtype("f4")))
+            for t, (n, size) in enumerate(tables)
+        ]
+        message, found = np.zeros(request, np.uint8), np.zeros(4, int)
+        while any(question.left for question in questions):
+            size, parts = pack_request(message, reply, questions)
+            rows = [part.last - part.first for part in parts]
+            heads = 8 + 24 * len(parts)
+            assert size == heads + 8 * sum(rows)
+            found += (
+                heads + 8,
+                8 * sum(rows),
+                sum(n * p.question.row_bytes for n, p in zip(rows, parts, strict=True)),
+                1,
+            )
+        assert traffic.pull(tables, request, reply) == tuple(found)
 
 
 def test_numbers_of_nodes_that_are_no_power_of_two_cost_a_fold():

@@ -20,7 +20,8 @@ from hybridmpi.planning.traffic import aggregate, pulled_together
 from hybridmpi.planning.workload import Dense, Sparse, Touched
 from hybridmpi.sparse.node_memory import sharers_of
 from hybridmpi.sparse.norms import SCALAR_BYTES
-from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
+from hybridmpi.sparse.requests import PIECE_HEAD, REPLY_HEAD, REQUEST_HEAD
+from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES
 
 WAYS: tuple[Way, ...] = ("ps", "allreduce", "allgather")
 
@@ -51,7 +52,8 @@ class Load:
     first two that are owner o's; `counted`: a compute rank's by category (traffic.py), mean over the ranks. Seconds of
     work, alone on a core: `rank_work`, of the busiest rank, and `owner_work[o]`; of messages to other nodes, in which
     the sender waits for the receiver's MPI: `rank_sends`, `owner_sends[o]`. `turns`: messages that are waited for one
-    after another. `summed`: bytes of dense arrays that every rank has its part of.
+    after another. `summed`: bytes of dense arrays that every rank has its part of. `asked[n, o]`: requests of node n to
+    owner o that ask for rows of all tables.
     """
 
     out: np.ndarray
@@ -61,6 +63,7 @@ class Load:
     owner_out: np.ndarray
     owner_work: np.ndarray
     owner_sends: np.ndarray
+    asked: np.ndarray
     rank_work: float = 0.0
     rank_sends: float = 0.0
     turns: float = 0.0
@@ -71,7 +74,8 @@ class Load:
     def none(cls, machine: Machine) -> Load:
         """Return no load. Local."""
         nodes, owners = (lambda: np.zeros(machine.nodes)), (lambda: np.zeros(machine.owners))
-        return cls(nodes(), nodes(), nodes(), owners(), owners(), owners(), owners())
+        asked = np.zeros((machine.nodes, machine.owners))
+        return cls(nodes(), nodes(), nodes(), owners(), owners(), owners(), owners(), asked)
 
 
 Cost = dict[str, Load]
@@ -166,13 +170,19 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
     load.within += clients * near * table.row_bytes
     pulled = np.where(far, _rows_of_nodes(touched, machine, transport.together)[:, None] * touched.at_owner, 0.0)
     asked = np.where(far & (rows > 0), _writers(machine, transport.together, elsewhere=True), 0.0)
-    load.owner_out += pulled.sum(axis=0) * wire
-    load.owner_in += pulled.sum(axis=0) * ID_BYTES + asked.sum(axis=0) * REQUEST_HEADER_BYTES
-    load.out += np.bincount(home, weights=pulled.sum(axis=0) * wire, minlength=machine.nodes)
-    requests = pulled * ID_BYTES + asked * REQUEST_HEADER_BYTES
-    load.into += np.bincount(home, weights=requests.sum(axis=0), minlength=machine.nodes)
-    load.into += pulled.sum(axis=1) * wire
-    load.out += requests.sum(axis=1)
+    requests = asked
+    if transport.together:  # one request for all tables
+        requests = np.maximum(asked - load.asked, 0.0)
+        load.asked = np.maximum(asked, load.asked)
+    load.turns += 2 * bool(requests.any())
+    control = asked * PIECE_HEAD + requests * REQUEST_HEAD
+    replies, requests_bytes = pulled * wire + requests * REPLY_HEAD, pulled * ID_BYTES + control
+    load.owner_out += replies.sum(axis=0)
+    load.owner_in += requests_bytes.sum(axis=0)
+    load.out += np.bincount(home, weights=replies.sum(axis=0), minlength=machine.nodes)
+    load.into += np.bincount(home, weights=requests_bytes.sum(axis=0), minlength=machine.nodes)
+    load.into += replies.sum(axis=1)
+    load.out += requests_bytes.sum(axis=1)
     busy = clients > 0
     each = np.divide(1.0, clients, out=np.zeros(machine.nodes), where=busy)
     load.rank_work += float(
@@ -183,13 +193,12 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
             + (wanted * table.row_bytes / machine.gather_rate if transport.together else 0.0)
         )[busy].max()
     )
-    load.rank_sends += float((asked.sum(axis=1) * each).max()) * machine.message_seconds
-    load.owner_sends += asked.sum(axis=0) * machine.message_seconds
+    load.rank_sends += float((requests.sum(axis=1) * each).max()) * machine.message_seconds
+    load.owner_sends += requests.sum(axis=0) * machine.message_seconds
     load.owner_work += pulled.sum(axis=0) * table.row_bytes / machine.gather_rate
-    load.turns += 2 * bool(asked.any())
     load.counted["pull_rows"] += float((clients * near).sum() * table.row_bytes + pulled.sum() * wire) / machine.ranks
     load.counted["pull_ids"] += float(pulled.sum()) * ID_BYTES / machine.ranks
-    load.counted["control"] += float(asked.sum()) * REQUEST_HEADER_BYTES / machine.ranks
+    load.counted["control"] += float(control.sum() + requests.sum() * REPLY_HEAD) / machine.ranks
     if transport.together:
         laid_out = np.where(clients > 1, pulled_together(clients * wanted, pulled.sum(axis=1), table.row_bytes), 0.0)
         load.within += laid_out

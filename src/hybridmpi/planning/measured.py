@@ -18,6 +18,7 @@ from hybridmpi.optim import SGD
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.rates import measure_rates
 from hybridmpi.sparse.client import Client
+from hybridmpi.sparse.exchange import Letter
 from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.world import World
@@ -173,7 +174,5 @@ def _send(client: Client, owner: int) -> float:
     """Return the seconds of a message to an owner that says nothing: bytes in a slot, and the count of no requests."""
     target, mine = client.world.owners[owner], client.world.clients.index(client.world.rank)
     started = time.perf_counter()
-    client.exchange.put("request", mine, target, np.zeros(24, np.uint8))
-    client.exchange.flush(target)
-    client.exchange.count("request_sent", mine, target, 0)
+    client.exchange.send("request", [Letter(mine, target, np.zeros(24, np.uint8), 0)])
     return time.perf_counter() - started

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridmpi.collectives.folding import largest_power
-from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
+from hybridmpi.sparse.requests import PIECE_HEAD, REPLY_HEAD, REQUEST_HEAD
+from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES
 
 
 def allreduce(w: int, p: int) -> float:
@@ -109,8 +110,21 @@ def push(tables: Sequence[tuple[int, int]], slot_bytes: int) -> Sizes:
     return Sizes(control, rows * ID_BYTES, sum(rows * size for rows, size in tables), messages)
 
 
-def pull(rows: int, row_bytes: int, request_slot: int, reply_slot: int) -> Sizes:
-    """Return what pulling `rows` rows of one table from an owner by messages moves, both ways together. Exact."""
-    most = min((request_slot - REQUEST_HEADER_BYTES) // ID_BYTES, reply_slot // row_bytes)
-    messages = -(-rows // most)
-    return Sizes(messages * REQUEST_HEADER_BYTES, rows * ID_BYTES, rows * row_bytes, messages)
+def pull(tables: Sequence[tuple[int, int]], request_slot: int, reply_slot: int) -> Sizes:
+    """Return what pulling from one owner by messages moves, both ways together: `tables`: (rows, bytes of a row) of
+    each that is asked for at once. Exact. What exceeds a slot goes in rounds."""
+    left = [rows for rows, _ in tables]
+    control = messages = 0
+    while any(left):
+        request, reply = request_slot - REQUEST_HEAD, reply_slot - REPLY_HEAD
+        for table, (_, row_bytes) in enumerate(tables):
+            # Room is kept as for rows with versions, which take some of it to ask and to answer.
+            rows = min(left[table], (request - PIECE_HEAD - 8) // (ID_BYTES + 4), (reply - 16) // (row_bytes + 1))
+            if rows > 0:
+                request -= PIECE_HEAD + rows * ID_BYTES
+                reply -= -(-rows * row_bytes // 8) * 8
+                left[table] -= rows
+                control += PIECE_HEAD
+        control, messages = control + REQUEST_HEAD + REPLY_HEAD, messages + 1
+    rows = sum(rows for rows, _ in tables)
+    return Sizes(control, rows * ID_BYTES, sum(rows * size for rows, size in tables), messages)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,7 @@ class AsyncServer(Server):
         """Tell every client which of its pushes the rows now hold, and how far the others are. Local."""
         self.exchange.see()
         self._tell()
-        for client in range(len(self.clocks)):
-            self._acknowledge(client)
+        self._acknowledge(range(len(self.clocks)))
 
     def _tell(self) -> None:
         self._notices[...] = self.board.notices()
@@ -54,8 +54,9 @@ class AsyncServer(Server):
         training = self.clocks[~left]
         self.board.tell(Standing(int(training.min()) if len(training) else NOBODY, self.applied, bool(stop.any())))
 
-    def _acknowledge(self, client: int) -> None:
-        self.exchange.count("version", self.index, self.world.clients[client], int(self.clocks[client]))
+    def _acknowledge(self, clients: Iterable[int]) -> None:
+        clocks = ((self.index, self.world.clients[client], int(self.clocks[client])) for client in clients)
+        self.exchange.count("version", clocks)
 
     def progress(self) -> bool:
         """Do all that can be done now, without waiting; return whether there was anything. Local."""
@@ -65,10 +66,13 @@ class AsyncServer(Server):
             did = True
         return did
 
-    def _take_push(self, client: int) -> None:
+    def _take_push(self, client: int) -> Header:
+        self._stage(client)
+        return super()._take_push(client)
+
+    def _stage(self, client: int) -> None:
         for shard, staging in zip(self.shards, self._stagings[client], strict=True):
             shard.staging = staging
-        super()._take_push(client)
 
     def _expect(self, client: int, header: Header) -> None:
         if header.step > self.applied:
@@ -79,6 +83,7 @@ class AsyncServer(Server):
     def _received(self, client: int, header: Header) -> None:
         started = time.perf_counter()
         if header.sender.weight:
+            self._stage(client)
             for shard in self.shards:
                 shard.aggregate({client: header.sender.weight})
                 shard.update(self.applied + 1)
@@ -87,7 +92,7 @@ class AsyncServer(Server):
         self.clocks[client] += 1
         self.exchange.see()
         self._tell()
-        self._acknowledge(client)
+        self._acknowledge([client])
         if self.world.recording is not None:
             self.world.recording.add("apply push", started, time.perf_counter(), update=self.applied, client=client)
 

@@ -2,13 +2,15 @@
 
 Three ways to pull, by where the owner is: *shared*: a gather straight from memory on the same node; *message*: the ids
 are Put into the owner's request slot, the owner gathers the rows and Puts them, contiguous, into this rank's reply
-slot; *get*: one indexed Get per owner. Between nodes, message and get are timed at the start, the faster one is used.
+slot; *get*: one indexed Get per owner and table. Between nodes, message and get are timed at the start, the faster one
+is used. All owners are at work at once.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -16,19 +18,22 @@ import numpy as np
 from hybridmpi import kernels
 from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
-from hybridmpi.sparse.exchange import Exchange, RowMemory
+from hybridmpi.sparse.asking import Asking, Questions
+from hybridmpi.sparse.exchange import Exchange, Letter, RowMemory
 from hybridmpi.sparse.forms import Form, Forms
 from hybridmpi.sparse.node_pull import NodePull
 from hybridmpi.sparse.node_sum import NodeSum
 from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
+from hybridmpi.sparse.requests import Question
 from hybridmpi.sparse.spec import TableSpec
-from hybridmpi.sparse.wire import ID_BYTES, REQUEST_HEADER_BYTES, Outgoing, Sender, Wanted, pack_push
+from hybridmpi.sparse.wire import Outgoing, Sender, pack_push
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
 
 Path = Literal["auto", "shared", "message", "get"]
 
-# Rows of the widest table that the calibration reads by either way, and how often; the fastest try of each counts.
+# Rows of the widest table that the calibration reads by either way, and how often. The median counts: a link that has
+# rested takes the first messages in at once.
 CALIBRATION_ROWS = 1024
 CALIBRATION_TRIES = 5
 
@@ -65,11 +70,9 @@ class Client:
         self._maps = [spec.map(owners) for spec in specs]
         self._versions = exchange.watch("version")
         self._push_taken = exchange.watch("push_taken")
-        self._reply_sent = exchange.watch("reply_sent")
         self._pushes = np.zeros(owners, np.int64)
-        self._requests = np.zeros(owners, np.int64)
         self._messages = [np.zeros(exchange.sizes.push, np.uint8) for _ in range(owners)]
-        self._request = np.zeros(exchange.sizes.request, np.uint8)
+        self.asking = Asking(world, exchange, self._index, self.traffic)
         self._shared: dict[tuple[int, int], np.ndarray] = {}
         self._pulls, self._most_mapped = 0, MOST_MAPPED_BYTES
         self._forms = [forms.between(world.same_node(rank)) for rank in world.owners]
@@ -108,15 +111,15 @@ class Client:
                 continue
             local = np.unique(np.linspace(0, count - 1, min(CALIBRATION_ROWS, count)).astype(np.int64))
             out = np.empty((len(local), spec.dim), spec.dtype)
-            fastest = {}
-            for name in ("message", "get"):
-                times = []
-                for _ in range(CALIBRATION_TRIES):
+            seconds: dict[str, list[float]] = {"message": [], "get": []}
+            for _ in range(CALIBRATION_TRIES):
+                for name, times in seconds.items():
+                    question = Question(table, local, slice(0, len(local)), out, self._forms[owner][table])
                     started = time.perf_counter()
-                    self._fetch(name, Wanted(owner, table, local, out))
+                    self.paths[owner] = name
+                    self._read_far({owner: [question]})
                     times.append(time.perf_counter() - started)
-                fastest[name] = min(times)
-            self.paths[owner] = min(fastest, key=fastest.get)
+            self.paths[owner] = min(seconds, key=lambda name: median(seconds[name]))
 
     # -- pull ------------------------------------------------------------------------------------------------------
 
@@ -135,41 +138,59 @@ class Client:
         self.wait_for_version()
         spec = self.specs[table]
         out = np.empty((len(ids), spec.dim), spec.dtype)
-        later: list[tuple[slice | np.ndarray, Wanted]] = []
+        far: dict[int, list[Question]] = {}
         for owner, (where, local) in enumerate(self._maps[table].split(ids)):
             if self.node_pull is not None and self.node_pull.active:
                 where, local = self.node_pull.read(table, owner, where, local, out)
             if len(local) == 0:
                 continue
-            same_node = self.world.same_node(self.world.owners[owner])
-            row_bytes = spec.dim * self._forms[owner][table].dtype.itemsize
-            self.traffic.add("pull_rows", len(local) * row_bytes, same_node)
-            whole = isinstance(where, slice)
-            rows = out[where] if whole else np.empty((len(local), spec.dim), spec.dtype)
-            wanted = Wanted(owner, table, local, rows)
-            if self.paths[owner] == "message":
-                later.append((where, wanted))
-                continue
-            self._fetch(self.paths[owner], wanted)
-            if not whole:
-                out[where] = rows
-        self._limit_mapped()
-        if later:
-            self._ask([wanted for _, wanted in later])
-            for where, wanted in later:
-                if not isinstance(where, slice):
-                    out[where] = wanted.out
+            if self.paths[owner] == "shared":
+                self.read_near(owner, table, local, out, where)
+            else:
+                far[owner] = [Question(table, local, where, out, self._forms[owner][table])]
+        self._read_far(far)
         return out
 
-    def fetch(self, wanted: list[Wanted]) -> None:
-        """Read rows of owners on other nodes, as they are after the last push, all owners at work at once."""
+    def fetch(self, questions: Questions) -> None:
+        """Read rows of owners on other nodes, none of which has a version, as they are after the last push."""
         self.wait_for_version()
-        for owner, table, local, out in wanted:
-            self.traffic.add("pull_rows", out.size * self._forms[owner][table].dtype.itemsize, False)
-            if self.paths[owner] != "message":
-                self._fetch(self.paths[owner], Wanted(owner, table, local, out))
-        if asked := [entry for entry in wanted if self.paths[entry.owner] == "message"]:
-            self._ask(asked)
+        self._read_far(questions)
+
+    def read_near(self, owner: int, table: int, local: np.ndarray, out: np.ndarray, where: slice | np.ndarray) -> None:
+        """Read rows `local` of an owner on this node to their places in `out` [*, dim]. Local; after
+        `wait_for_version`."""
+        rows = self._rows_on_node(owner, table)
+        if isinstance(where, slice):
+            kernels.gather(rows, local, out=out[where])
+        else:
+            out[where] = kernels.gather(rows, local)
+        self.traffic.add("pull_rows", len(local) * self.specs[table].row_bytes, True)
+        self._limit_mapped()
+
+    def _read_far(self, questions: Questions) -> None:
+        """Read rows of owners that this rank does not share memory with, all owners at work at once."""
+        by_message = {owner: asked for owner, asked in questions.items() if self.paths[owner] == "message"}
+        gets: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
+        scattered = []
+        for owner in questions.keys() - by_message.keys():
+            rank = self.world.owners[owner]
+            for question in questions[owner]:
+                out, places = question.out, question.places
+                rows = out[places] if isinstance(places, slice) else np.empty((len(places), out.shape[1]), out.dtype)
+                if not isinstance(places, slice):
+                    scattered.append((out, places, rows))
+                gets.setdefault(question.table, []).append((rank, question.local, rows))
+                self.traffic.add("pull_rows", rows.nbytes, self.world.same_node(rank))
+        for table, of_ranks in gets.items():
+            self.memories[table].get_rows(self.specs[table].row_bytes, of_ranks)
+        for out, places, rows in scattered:
+            kernels.scatter(out, places, rows)
+        if by_message:
+            self.before_request()
+            self.asking.ask(by_message)
+        for owner, asked in by_message.items():
+            for question in asked:
+                self.require_carried(owner, question)
 
     def _limit_mapped(self) -> None:
         """Every few pulls, unmap rows of shared memory if much of it counts as this rank's."""
@@ -180,16 +201,6 @@ class Client:
             # What is left is not the tables': unmapping at every look would only cost.
             self._most_mapped = max(MOST_MAPPED_BYTES, 2 * resident_shared_bytes())
 
-    def _fetch(self, way: str, wanted: Wanted) -> None:
-        """Read rows of one owner."""
-        owner, table, local, out = wanted
-        if way == "shared":
-            kernels.gather(self._rows_on_node(owner, table), local, out=out)
-        elif way == "get":
-            self.memories[table].get_rows(out, self.world.owners[owner], self.specs[table].row_bytes, local)
-        else:
-            self._ask([wanted])
-
     def _rows_on_node(self, owner: int, table: int) -> np.ndarray:
         """Return an owner's rows of a table, [n, dim], as they lie in the node's shared memory."""
         key = owner, table
@@ -199,72 +210,19 @@ class Client:
             self._shared[key] = memory.view(spec.dtype).reshape(count, spec.dim)
         return self._shared[key]
 
-    def _ask(self, wanted: list[Wanted]) -> None:
-        """Pull by request and reply, from several owners at once; what is wanted of one goes one after another.
-
-        A request and its reply fit into their slots; longer lists go in rounds, all owners at work in each.
-        """
-        self.before_request()
-        rounds = [self._rounds([entry for entry in wanted if entry.owner == o]) for o in {w.owner: 0 for w in wanted}]
-        while asked := [part for parts in rounds if (part := next(parts, None)) is not None]:
-            for owner, table, local, _ in asked:
-                self._send_request(owner, table, local)
-            for owner, table, _, out in asked:
-                form = self._forms[owner][table]
-                reply = self.reply(owner)[: out.size * form.dtype.itemsize]
-                form.read(reply.view(form.dtype).reshape(out.shape), out)
-        for owner, table, _, out in wanted:
-            self.require_carried(owner, table, out)
-
-    def _rounds(self, wanted: list[Wanted]) -> Iterator[Wanted]:
-        """Cut what is wanted of one owner into requests."""
-        sizes = self.exchange.sizes
-        for owner, table, local, out in wanted:
-            row_bytes = self.specs[table].dim * self._forms[owner][table].dtype.itemsize
-            most = min((sizes.request - REQUEST_HEADER_BYTES) // ID_BYTES, sizes.reply // row_bytes)
-            for start in range(0, len(local), most):
-                yield Wanted(owner, table, local[start : start + most], out[start : start + most])
-
-    def require_carried(self, owner: int, table: int, rows: np.ndarray) -> None:
-        """Raise NonFiniteError for rows [n, dim] that came from an owner in 16 bits and are not finite. Local."""
-        form = self._forms[owner][table]
-        if form.largest is not None and (count := kernels.nonfinite_count(rows)):
+    def require_carried(self, owner: int, question: Question) -> None:
+        """Raise NonFiniteError if rows that came from an owner in 16 bits are not finite. Local."""
+        form = question.form
+        if form.largest is None:
+            return
+        places = question.places if isinstance(question.places, slice) else question.places[question.changed]
+        rows = question.out[places]
+        if count := kernels.nonfinite_count(rows):
             raise NonFiniteError(
-                f"table '{self.specs[table].name}': {count} of {rows.size} values pulled from owner {owner} (rank "
-                f"{self.world.owners[owner]}) are not finite: the table holds such values, or larger ones than "
+                f"table '{self.specs[question.table].name}': {count} of {rows.size} values pulled from owner {owner} "
+                f"(rank {self.world.owners[owner]}) are not finite: the table holds such values, or larger ones than "
                 f"{form.largest:.6g}, the largest that {form.name} carries between nodes. Use another wire for rows"
             )
-
-    def _send_request(self, owner: int, table: int, local: np.ndarray) -> None:
-        size = REQUEST_HEADER_BYTES + local.nbytes
-        words = self._request[:size].view(np.int64)
-        words[0], words[1] = table, len(local)
-        words[2:] = local
-        self.post(owner, size)
-        same_node = self.world.same_node(self.world.owners[owner])
-        self.traffic.add("pull_ids", local.nbytes, same_node)
-        self.traffic.add("control", REQUEST_HEADER_BYTES, same_node)
-
-    # -- for readers, which ask in their own words (see conditional.py) ---------------------------------------------
-
-    @property
-    def request(self) -> np.ndarray:
-        """Where a request is written before it is sent, as bytes."""
-        return self._request
-
-    def post(self, owner: int, size: int) -> None:
-        """Send the first `size` bytes of `request` to an owner, who has answered the last one. Local."""
-        target = self.world.owners[owner]
-        self.exchange.put("request", self._index, target, self._request[:size])
-        self.exchange.flush(target)
-        self._requests[owner] += 1
-        self.exchange.count("request_sent", self._index, target, int(self._requests[owner]))
-
-    def reply(self, owner: int) -> np.ndarray:
-        """Wait for an owner's answer and return the slot that it is in, as bytes. Local."""
-        self.world.wait_until(lambda: self._reply_sent[owner] == self._requests[owner])
-        self.exchange.see()
-        return self.exchange.slot("reply", owner)
 
     def form(self, owner: int, table: int) -> Form:
         """Return the form of a table's rows on their way from an owner. Local."""
@@ -273,12 +231,6 @@ class Client:
     def split(self, table: int, ids: np.ndarray) -> list[tuple[np.ndarray | slice, np.ndarray]]:
         """Return, per owner, (where its rows stand in sorted unique `ids`, their local numbers there). Local."""
         return self._maps[table].split(ids)
-
-    def read_near(self, owner: int, table: int, local: np.ndarray, out: np.ndarray) -> None:
-        """Read rows of an owner on this node into `out` [n, dim]. Local; after `wait_for_version`."""
-        self._fetch("shared", Wanted(owner, table, local, out))
-        self.traffic.add("pull_rows", out.nbytes, True)
-        self._limit_mapped()
 
     # -- push ------------------------------------------------------------------------------------------------------
 
@@ -315,7 +267,6 @@ class Client:
         of everybody. One message per owner, in rounds if it is larger than a slot; with a node sum, of a node's ranks
         together.
         """
-        world, exchange = self.world, self.exchange
         # A model may push without having pulled: an owner has one step open at a time.
         self.wait_for_version()
         pending = None
@@ -327,27 +278,25 @@ class Client:
         while pending:
             ready = [owner for owner in pending if self._push_taken[owner] == self._pushes[owner]]
             if not ready:
-                world.wait_until(lambda: any(self._push_taken[o] == self._pushes[o] for o in pending))
+                self.world.wait_until(lambda: any(self._push_taken[o] == self._pushes[o] for o in pending))
                 continue
-            for owner in ready:
-                message, target = self._messages[owner], world.owners[owner]
-                size, done, sent = pack_push(message, self._seen(owner), *pending[owner])
-                exchange.put("push", self._index, target, message[:size])
-                for category, count in (
-                    ("control", sent.control),
-                    ("push_ids", sent.ids),
-                    ("push_rows", sent.rows),
-                ):
-                    self.traffic.add(category, count, world.same_node(target))
-                if done:
-                    del pending[owner]
-            for owner in ready:
-                exchange.flush(world.owners[owner])
-                self._pushes[owner] += 1
-                exchange.count("push_sent", self._index, world.owners[owner], int(self._pushes[owner]))
+            self.exchange.send("push", self._letters(ready, pending))
         if self.node_sum is not None:
             self.node_sum.finish()
         self.pushed += 1
+
+    def _letters(self, owners: list[int], pending: dict[int, tuple[Sender, list[Outgoing]]]) -> Iterator[Letter]:
+        """Yield a message to each of `owners`, of as much of what is `pending` as fits, and take what is done with from
+        there."""
+        for owner in owners:
+            message, target = self._messages[owner], self.world.owners[owner]
+            size, done, sent = pack_push(message, self._seen(owner), *pending[owner])
+            for category, count in (("control", sent.control), ("push_ids", sent.ids), ("push_rows", sent.rows)):
+                self.traffic.add(category, count, self.world.same_node(target))
+            if done:
+                del pending[owner]
+            self._pushes[owner] += 1
+            yield Letter(self._index, target, message[:size], int(self._pushes[owner]))
 
     def _own_messages(
         self, gradients: list[tuple[int, np.ndarray, np.ndarray]], weight: float

@@ -2,7 +2,8 @@
 
 Two windows for the life of a service, each opened once by Lock_all(NOCHECK): one of bytes with the message slots, one
 of counters. A message is one contiguous Put into the receiver's slot, a Flush, and a Put of the counter that says it is
-there. Nobody locks, nobody accumulates, no call is made per row.
+there. Messages to several ranks are all on their way before the first one is waited for. Nobody locks, nobody
+accumulates, no call is made per row.
 
 Per owner and client:
     push     slot at the owner; counters: sent at the owner, taken at the client (so large pushes go in rounds)
@@ -15,7 +16,9 @@ A client has one request on its way to an owner, so a reply frees the request's 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,6 +69,16 @@ def _lines(size: int) -> int:
     return -(-size // 64) * 64
 
 
+class Letter(NamedTuple):
+    """A message, bytes, for the slot that `peer` has at world rank `target`, and the counter's value that says it is
+    there."""
+
+    peer: int
+    target: int
+    message: np.ndarray
+    number: int
+
+
 class Exchange:
     """The slots and counters of one service. Collective over the world.
 
@@ -99,7 +112,6 @@ class Exchange:
         world.comm.Barrier()
         self._slots.Lock_all(mpi.MODE_NOCHECK)
         self._counts.Lock_all(mpi.MODE_NOCHECK)
-        self._word = np.zeros(1, np.int64)
 
     # -- where things are: the same function on every rank -----------------------------------------------------------
 
@@ -155,23 +167,39 @@ class Exchange:
 
     # -- writing into others' memory -------------------------------------------------------------------------------
 
-    def put(self, kind: str, peer: int, target: int, message: np.ndarray) -> None:
-        """Start one contiguous Put of `message` (bytes) into world rank `target`'s slot of `kind` for `peer`. Local."""
-        start = self._slot_start(kind, peer, target)
-        self._slots.Put(fit_to_send(message), target, (start, message.size, self.world.mpi.BYTE))
+    def send(self, kind: str, letters: Iterable[Letter]) -> int:
+        """Put messages into slots of `kind`, and the counters that say they are there; when all are, return how many
+        bytes the messages have. Local.
 
-    def flush(self, target: int) -> None:
-        """Wait until all messages to `target` are in its memory. Local."""
-        self._slots.Flush(target)
+        Letters are taken one by one, so the next one may be written while those before it travel.
+        """
+        under_way = []
+        for letter in letters:
+            start = self._slot_start(kind, letter.peer, letter.target)
+            place = start, letter.message.size, self.world.mpi.BYTE
+            self._slots.Put(fit_to_send(letter.message), letter.target, place)
+            under_way.append(letter)
 
-    def count(self, kind: str, peer: int, target: int, value: int) -> None:
-        """Set a counter in world rank `target`'s memory. Local.
+        def arrived() -> Iterator[tuple[int, int, int]]:
+            for letter in under_way:
+                self._slots.Flush(letter.target)
+                yield letter.peer, letter.target, letter.number
+
+        self.count(f"{kind}_sent", arrived())
+        return sum(letter.message.size for letter in under_way)
+
+    def count(self, kind: str, values: Iterable[tuple[int, int, int]]) -> None:
+        """Set counters in the memory of other ranks: (peer, world rank, value) of each. Local.
 
         Only one rank ever writes a given counter, and eight aligned bytes arrive whole, so no atomic is needed.
         """
-        self._word[0] = value
-        self._counts.Put(self._word, target, self._counter_index(kind, peer))
-        self._counts.Flush(target)
+        words = []
+        for peer, target, value in values:
+            word = np.array([value], np.int64)
+            self._counts.Put(word, target, self._counter_index(kind, peer))
+            words.append((target, word))
+        for target, _ in words:
+            self._counts.Flush(target)
 
     def tell(self, kind: str, peer: int, targets: list[int], value: float, number: int) -> None:
         """Put a float64 into its word of `kind` at every one of `targets` (world ranks), then the counter that says it
@@ -229,17 +257,21 @@ class RowMemory:
         """Return the row memory of world rank `rank`, which must be on this node, as bytes. Local."""
         return self.own if rank == self.world.rank else self._view_of(rank)
 
-    def get_rows(self, out: np.ndarray, rank: int, row_bytes: int, local: np.ndarray) -> None:
-        """Read rows `local` (local numbers, [n]) of world rank `rank` into `out` [n, dim], by one Get with an indexed
-        datatype. Local; returns when the rows are there."""
-        mpi = self.world.mpi
-        rows = mpi.BYTE.Create_hindexed_block(row_bytes, (local * row_bytes).tolist())
-        rows.Commit()
+    def get_rows(self, row_bytes: int, wanted: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> None:
+        """Read rows of several ranks: (world rank, local numbers [n], where they go, [n, dim]) of each, by one Get each
+        with an indexed datatype. Local; returns when the rows are there."""
+        mpi, datatypes = self.world.mpi, []
         try:
-            self._everywhere.Get([fit_to_receive(out), out.nbytes, mpi.BYTE], rank, (0, 1, rows))
-            self._everywhere.Flush(rank)
+            for rank, local, out in wanted:
+                rows = mpi.BYTE.Create_hindexed_block(row_bytes, (local * row_bytes).tolist())
+                datatypes.append(rows)
+                rows.Commit()
+                self._everywhere.Get([fit_to_receive(out), out.nbytes, mpi.BYTE], rank, (0, 1, rows))
+            for rank, _, _ in wanted:
+                self._everywhere.Flush(rank)
         finally:
-            rows.Free()
+            for rows in datatypes:
+                rows.Free()
 
     def close(self) -> None:
         """Free the windows. Collective over the world."""

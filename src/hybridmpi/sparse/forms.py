@@ -46,6 +46,10 @@ class Form:
         """Write a message's rows [n, dim] into `out` [n, dim] of the table's dtype."""
         out[...] = message
 
+    def scatter(self, message: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
+        """Write a message's rows [n, dim] to rows `places` int64[n], all different, of `out` [*, dim]."""
+        kernels.scatter(out, places, message)
+
 
 class HalfForm(Form):
     """float32 rows travel in 16 bits; `name`: "bfloat16" or "float16". Local."""
@@ -71,6 +75,15 @@ class HalfForm(Form):
     def read(self, message: np.ndarray, out: np.ndarray) -> None:
         """Widen a message's rows."""
         self._widen(message.reshape(-1), out.reshape(-1))
+
+    def scatter(self, message: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
+        """Widen a message's rows and write them to their places."""
+        rows = max(1, BLOCK_VALUES // out.shape[1])
+        block = np.empty((min(rows, len(places)), out.shape[1]), out.dtype)
+        for start in range(0, len(places), rows):
+            part = places[start : start + rows]
+            self.read(message[start : start + rows], block[: len(part)])
+            kernels.scatter(out, part, block[: len(part)])
 
 
 class Forms:

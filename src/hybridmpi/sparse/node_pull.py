@@ -17,7 +17,8 @@ import numpy as np
 from hybridmpi import kernels
 from hybridmpi.sparse.node_kernels import take
 from hybridmpi.sparse.node_memory import LARGEST_REGION, NodeMemory, shares_of
-from hybridmpi.sparse.wire import ID_BYTES, Wanted
+from hybridmpi.sparse.requests import Question
+from hybridmpi.sparse.wire import ID_BYTES
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -81,8 +82,8 @@ class NodePull:
             came = time.perf_counter()
             memory.wait_for(ANNOUNCED, self._epoch)
             client.wait_seconds += time.perf_counter() - came
-            pieces, heads = self._pieces(at)
-            client.fetch(pieces)
+            questions, heads = self._questions(at)
+            client.fetch(questions)
             self._mine[GOT:] = heads
         finally:
             # Whatever has happened here, nobody is to wait for it.
@@ -90,7 +91,12 @@ class NodePull:
             memory.signal(PULLED, self._epoch)
         memory.wait_for(PULLED, self._epoch)
         self.active = True
-        client.traffic.add("aggregate", sum(piece.local.nbytes + piece.out.nbytes for piece in pieces), True)
+        laid_out = sum(
+            len(question.local) * (ID_BYTES + client.specs[question.table].row_bytes)
+            for asked in questions.values()
+            for question in asked
+        )
+        client.traffic.add("aggregate", laid_out, True)
         self.seconds += time.perf_counter() - started
 
     def _announce(self, wanted: Mapping[int, np.ndarray]) -> int:
@@ -112,10 +118,10 @@ class NodePull:
         self.client.traffic.add("aggregate", (at - first) * ID_BYTES, True)
         return at * 8
 
-    def _pieces(self, at: int) -> tuple[list[Wanted], np.ndarray]:
-        """Return what this rank is to pull, and what then stands in its head, given what all have announced. Numbers
-        and rows lie from byte `at` on."""
-        memory, pieces = self._memory, []
+    def _questions(self, at: int) -> tuple[dict[int, list[Question]], np.ndarray]:
+        """Return what this rank is to ask of owners, and what then stands in its head, given what all have announced.
+        Numbers and rows lie from byte `at` on."""
+        memory, questions = self._memory, {}
         heads = np.zeros_like(self._mine[GOT:])
         for share in self._shares:
             for table in range(len(self.client.specs)):
@@ -125,14 +131,14 @@ class NodePull:
                     lists = [self._words[key : key + n] for key, n in zip(keys + skipped, counts, strict=True)]
                     numbers = np.concatenate(lists)
                     numbers, _ = kernels.unique_inverse(numbers, int(numbers.max()) + 1)
-                    wanted, heads[:, table, share.owner], at = self._make_room(share.owner, table, numbers, at)
-                    if len(wanted.local):
-                        pieces.append(wanted)
-        return pieces, heads
+                    question, heads[:, table, share.owner], at = self._make_room(share.owner, table, numbers, at)
+                    if question.left:
+                        questions.setdefault(self.far[share.owner], []).append(question)
+        return questions, heads
 
-    def _make_room(self, place: int, table: int, numbers: np.ndarray, at: int) -> tuple[Wanted, list[int], int]:
+    def _make_room(self, place: int, table: int, numbers: np.ndarray, at: int) -> tuple[Question, list[int], int]:
         """Lay numbers out from byte `at` on, as many as there is room for with their rows; return (what is to be
-        pulled, its entry in the head, the byte where it ends)."""
+        asked, its entry in the head, the byte where it ends)."""
         memory, spec = self._memory, self.client.specs[table]
         size = spec.row_bytes
         room = (memory.rank + 1) * memory.region - at - size - 8  # rows begin at a multiple of their size
@@ -141,9 +147,10 @@ class NodePull:
         key = at // 8
         self._words[key : key + len(kept)] = kept
         first = -(-(at + kept.nbytes) // size)
-        out = memory.rows_of(spec)[first : first + len(kept)]
+        places = slice(first, first + len(kept))
+        question = Question(table, kept, places, memory.rows_of(spec), self.client.form(self.far[place], table))
         end = -(-(first + len(kept)) * size // 8) * 8
-        return Wanted(self.far[place], table, kept, out), [len(kept), key, first], end if len(kept) else at
+        return question, [len(kept), key, first], end if len(kept) else at
 
     def read(
         self, table: int, owner: int, where: slice | np.ndarray, local: np.ndarray, out: np.ndarray

@@ -8,7 +8,8 @@ step is known to want in one message to each owner and one back. Rows of owners 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,17 +17,8 @@ import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.sparse.cache import CacheOptions, RowCache
-from hybridmpi.sparse.conditional import (
-    PIECE_HEAD,
-    REPLY_HEAD,
-    REQUEST_HEAD,
-    Part,
-    Question,
-    bitmap_bytes,
-    pack_request,
-    read_reply,
-)
 from hybridmpi.sparse.forms import Form
+from hybridmpi.sparse.requests import Part, Question
 from hybridmpi.sparse.wire import ID_BYTES
 
 if TYPE_CHECKING:
@@ -152,12 +144,10 @@ class RowReader:
                 if len(local) and self._remote[owner]:
                     places = np.arange(len(ids))[where]
                     form = self.client.form(owner, table)
-                    question = Question(table, local, np.empty(0, np.int32), places, out, form)
-                    questions.setdefault(owner, []).append(question)
-        for owner, of_owner in questions.items():
-            parts = self._post(owner, of_owner)
-            self._under_way[owner] = parts
-            self.counts["ahead"] += sum(part.last - part.first for part in parts)
+                    questions.setdefault(owner, []).append(Question(table, local, places, out, form))
+        with self._bytes_not_saved():
+            self._under_way = self.client.asking.post(questions)
+        self.counts["ahead"] += sum(part.last - part.first for parts in self._under_way.values() for part in parts)
         self.seconds += time.perf_counter() - started
 
     def collect(self) -> None:
@@ -167,7 +157,8 @@ class RowReader:
         self._ahead = {}
         while self._under_way:
             owner, parts = self._under_way.popitem()
-            version = self._receive(owner, parts)
+            with self._bytes_not_saved():
+                version = self.client.asking.receive(owner, parts)
             for part in parts:
                 question = part.question
                 places = question.places[part.first : part.last]
@@ -222,23 +213,14 @@ class RowReader:
             client.wait_for_version()
         if questions:
             self.collect()  # an owner has one request at a time
-        under_way = {owner: self._post(owner, of_owner) for owner, of_owner in questions.items()}
-        while under_way:
-            for owner, parts in list(under_way.items()):
-                self._receive(owner, parts)
-                if any(question.left for question in questions[owner]):
-                    under_way[owner] = self._post(owner, questions[owner])
-                else:
-                    del under_way[owner]
+        with self._bytes_not_saved():
+            client.asking.ask(questions)
         for table, owner, where, local in near:
-            rows = result[table]
-            out = np.empty((len(local), rows.values.shape[1]), rows.values.dtype)
-            client.read_near(owner, table, local, out)
-            rows.values[where] = out
+            client.read_near(owner, table, local, result[table].values, where)
         for owner, of_owner in questions.items():
             for question in of_owner:
                 self._count(question)
-                client.require_carried(owner, question.table, question.out[question.places[question.changed]])
+                client.require_carried(owner, question)
                 result[question.table].versions[question.places] = version
         for table, cache in self._caches.items():
             if table in result:
@@ -278,30 +260,12 @@ class RowReader:
         self.counts["changed"] += changed
         self.counts["unchanged"] += len(question.since) - changed
 
-    # -- messages --------------------------------------------------------------------------------------------------
-
-    def _post(self, owner: int, questions: list[Question]) -> list[Part]:
-        """Send a request for as much as fits, and return what it asks for."""
-        client = self.client
-        size, parts = pack_request(client.request, client.exchange.sizes.reply, questions)
-        client.post(owner, size)
-        self._moved(owner, "control", REQUEST_HEAD + PIECE_HEAD * len(parts))
-        self._moved(owner, "pull_ids", size - REQUEST_HEAD - PIECE_HEAD * len(parts))
-        return parts
-
-    def _receive(self, owner: int, parts: list[Part]) -> int:
-        """Wait for the answer about `parts`, take it in and return the owner's version."""
-        version, values_bytes = read_reply(self.client.reply(owner), parts)
-        self._moved(owner, "control", REPLY_HEAD)
-        self._moved(owner, "pull_ids", sum(bitmap_bytes(part.known) for part in parts))
-        self._moved(owner, "pull_rows", values_bytes)
-        return version
-
-    def _moved(self, owner: int, category: str, count: int) -> None:
-        world = self.client.world
-        self.client.traffic.add(category, count, world.same_node(world.owners[owner]))
-        if category != "control":
-            self.counts["bytes_saved"] -= count
+    @contextmanager
+    def _bytes_not_saved(self) -> Iterator[None]:
+        """What is asked and received within moves bytes, which are not saved."""
+        before = self.client.asking.moved
+        yield
+        self.counts["bytes_saved"] -= self.client.asking.moved - before
 
 
 def _question(
@@ -311,4 +275,4 @@ def _question(
     known = rows.versions[places] >= 0
     order = np.concatenate([np.flatnonzero(asked[places] & ~known), np.flatnonzero(asked[places] & known)])
     since = rows.versions[places[asked[places] & known]]
-    return Question(table, local[order], since, places[order], rows.values, form)
+    return Question(table, local[order], places[order], rows.values, form, since)

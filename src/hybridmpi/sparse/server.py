@@ -7,7 +7,7 @@ rank calls `progress`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi.recording import Recording
-from hybridmpi.sparse.conditional import CONDITIONAL, answer
-from hybridmpi.sparse.exchange import Exchange
+from hybridmpi.sparse.exchange import REPLY_BUDGET, Exchange, Letter
 from hybridmpi.sparse.forms import Forms
 from hybridmpi.sparse.loading import load_rows
 from hybridmpi.sparse.norms import OwnerNorms
 from hybridmpi.sparse.partition import Piece
+from hybridmpi.sparse.requests import answer
 from hybridmpi.sparse.shard import Shard
-from hybridmpi.sparse.wire import REQUEST_HEADER_BYTES, Header, Sender, read_push
+from hybridmpi.sparse.wire import Header, Sender, read_push
 from hybridmpi.world import World
 
 if TYPE_CHECKING:
@@ -52,14 +52,15 @@ class Server:
         self._senders: dict[int, Sender] = {}
         self._heard = 0
         self._norms = OwnerNorms(exchange, self.index) if norms else None
-        self._reply = np.empty(exchange.sizes.reply, np.uint8)
+        # Replies that are on their way at once, each in a buffer of its own.
+        at_once = max(1, min(clients, REPLY_BUDGET // max(exchange.sizes.reply, 1)))
+        self._buffers = np.empty((at_once, exchange.sizes.reply), np.uint8)
 
     def publish(self) -> None:
         """Tell every client which step the rows now hold. Local."""
         # The rows first, then the word that they are there, also where memory is weakly ordered.
         self.exchange.see()
-        for rank in self.world.clients:
-            self.exchange.count("version", self.index, rank, self.applied)
+        self.exchange.count("version", ((self.index, rank, self.applied) for rank in self.world.clients))
 
     def progress(self) -> bool:
         """Do all that can be done now, without waiting; return whether there was anything. Local."""
@@ -73,17 +74,23 @@ class Server:
         if scale is not None:
             self._update(scale)
         self.exchange.see()
-        for client in np.flatnonzero(asked):
-            self._answer(int(client))
-        for client in np.flatnonzero(pushed):
-            self._take_push(int(client))
+        self._answer(np.flatnonzero(asked).tolist())
+        self._take_pushes(np.flatnonzero(pushed).tolist())
         if self._heard == len(self.world.clients):
             self._apply()
         self.busy_seconds += time.perf_counter() - started
         return True
 
-    def _take_push(self, client: int) -> None:
-        """Copy one round of a client's push out of its slot and give the slot back."""
+    def _take_pushes(self, clients: Sequence[int]) -> None:
+        """Copy a round of each client's push out of its slot, and give the slots back."""
+        headers = [self._take_push(client) for client in clients]
+        taken = ((self.index, self.world.clients[client], int(self._push_taken[client])) for client in clients)
+        self.exchange.count("push_taken", taken)
+        for client, header in zip(clients, headers, strict=True):
+            if header.last:
+                self._received(client, header)
+
+    def _take_push(self, client: int) -> Header:
         started = time.perf_counter()
         forms = self._forms[client]
         shapes = [(shard.spec.dim, form.dtype) for shard, form in zip(self.shards, forms, strict=True)]
@@ -94,12 +101,10 @@ class Server:
             self.shards[table].staging.add(client, ids, values, forms[table])
             size += ids.nbytes + values.nbytes
         self._push_taken[client] += 1
-        self.exchange.count("push_taken", self.index, self.world.clients[client], int(self._push_taken[client]))
         if self.world.recording is not None:
             about = {"client": client, "bytes": size}
             self.world.recording.add("take push", started, time.perf_counter(), update=header.step + 1, **about)
-        if header.last:
-            self._received(client, header)
+        return header
 
     def _expect(self, client: int, header: Header) -> None:
         """Raise AssertionError for a push that cannot come now."""
@@ -144,28 +149,23 @@ class Server:
         if self.world.recording is not None:
             self.world.recording.add("update rows", started, time.perf_counter(), update=self.applied)
 
-    def _answer(self, client: int) -> None:
-        """Gather the rows that a client asked for and put them, contiguous, into its reply slot."""
-        started = time.perf_counter()
+    def _answer(self, clients: Sequence[int]) -> None:
+        """Gather the rows that clients asked for and put them, contiguous, into their reply slots."""
+        for first in range(0, len(clients), len(self._buffers)):
+            some = clients[first : first + len(self._buffers)]
+            started = time.perf_counter()
+            letters = (self._reply(client, buffer) for client, buffer in zip(some, self._buffers, strict=False))
+            size = self.exchange.send("reply", letters)
+            if self.world.recording is not None:
+                about = {"clients": len(some), "bytes": size}
+                self.world.recording.add("answer pulls", started, time.perf_counter(), update=self.applied + 1, **about)
+
+    def _reply(self, client: int, buffer: np.ndarray) -> Letter:
         request = self.exchange.slot("request", client)
-        table, rows = request[:REQUEST_HEADER_BYTES].view(np.int64).tolist()
-        if table == CONDITIONAL:
-            size = answer(request, self._reply, self.shards, self._forms[client], self.applied)
-        else:
-            shard = self.shards[table]
-            local = request[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + 8 * rows].view(np.int64)
-            form, dim = self._forms[client][table], shard.spec.dim
-            size = rows * dim * form.dtype.itemsize
-            form.gather(shard.values, local, self._reply[:size].view(form.dtype).reshape(rows, dim))
-        target = self.world.clients[client]
-        self.exchange.put("reply", self.index, target, self._reply[:size])
-        self.exchange.flush(target)
+        size = answer(request, buffer, self.shards, self._forms[client], self.applied)
         self._request_taken[client] += 1
         self._replies[client] += 1
-        self.exchange.count("reply_sent", self.index, target, int(self._replies[client]))
-        if self.world.recording is not None:
-            about = {"client": client, "bytes": size}
-            self.world.recording.add("answer pull", started, time.perf_counter(), update=self.applied + 1, **about)
+        return Letter(self.index, self.world.clients[client], buffer[:size], int(self._replies[client]))
 
     def wait_for(self, applied: int) -> None:
         """Serve until `applied` steps are applied. Local."""

@@ -1,16 +1,14 @@
-"""What a push and a request look like on the wire.
+"""What a push looks like on the wire.
 
 A push message, int64 words first: [step, last, pieces, clients, weight and averaged as float64] (see `Sender`), then
 [table, rows] per piece; then, piece by piece, the local row numbers (int64) and the row values, each padded to 8 bytes.
-`last` is 1 in the final round of a step. A request is [table, rows], then the local row numbers, and its reply the row
-values. Values have the form that forms.py says.
+`last` is 1 in the final round of a step. Values have the form that forms.py says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +16,6 @@ from hybridmpi.sparse.forms import Form
 
 HEADER_BYTES = 48
 PIECE_BYTES = 16
-REQUEST_HEADER_BYTES = 16
 ID_BYTES = 8
 
 
@@ -58,15 +55,6 @@ class Outgoing:
         else:
             self.form.gather(self.values, self.where[first:last], values_out)
         self.done = last
-
-
-class Wanted(NamedTuple):
-    """Rows to be pulled from one owner: local numbers [n] there, and where they go, [n, dim]."""
-
-    owner: int
-    table: int
-    local: np.ndarray
-    out: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,24 @@
-"""Conditional pulls: rows of several tables asked of an owner in one message, some only if they have changed.
+"""Requests: rows of several tables asked of an owner in one message, some of them only if they have changed.
 
-A request, int64 words first: [-1, pieces], then [table, unknown, known] per piece; then, piece by piece, the local
-numbers of the unknown rows and of the known ones (int64), and the versions (int32, padded to 8 bytes) that the known
-ones hold for. A reply: the version of all that follows; then, piece by piece, a bit for each known row that has changed
-since (padded to 8 bytes), and the values of the unknown and of the changed rows, in their form, padded to 8 bytes.
+A request, int64 words first: [pieces], then [table, unknown, known] per piece; then, piece by piece, the local numbers
+of the unknown rows and of the known ones (int64), and the versions (int32, padded to 8 bytes) that the known ones hold
+for. A reply: the version of all that follows; then, piece by piece, a bit for each known row that has changed since
+(padded to 8 bytes), and the values of the unknown and of the changed rows, in their form, padded to 8 bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from hybridmpi import kernels
 from hybridmpi.sparse.forms import Form
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.wire import ID_BYTES, padded
 
-# Stands where a plain request has the number of its table.
-CONDITIONAL = -1
-REQUEST_HEAD, PIECE_HEAD, REPLY_HEAD = 16, 24, 8
+REQUEST_HEAD, PIECE_HEAD, REPLY_HEAD = 8, 24, 8
 SINCE_BYTES = 4
 
 
@@ -36,8 +34,8 @@ def bitmap_bytes(known: int) -> int:
 
 @dataclass
 class Question:
-    """Rows of a table that an owner is asked for: local numbers int64[n] there, where they go in `out` [*, dim], the
-    form that they come in.
+    """Rows of a table that an owner is asked for: local numbers int64[n] there, the form that they come in, and where
+    they go in `out` [*, dim], `places`: int64[n], or a slice where no row has a version.
 
     Those without a version come first, then those of which `out` has the values as of the versions `since` int32[k].
     `done`: how many have been asked for; `changed` bool[n]: which have been written to `out`.
@@ -45,15 +43,21 @@ class Question:
 
     table: int
     local: np.ndarray
-    since: np.ndarray
-    places: np.ndarray
+    places: np.ndarray | slice
     out: np.ndarray
     form: Form
+    since: np.ndarray = field(default_factory=partial(np.empty, 0, np.int32))
     done: int = 0
     changed: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         self.changed = np.zeros(len(self.local), bool)
+
+    def places_of(self, first: int, last: int) -> np.ndarray | slice:
+        """Return where the rows first to last go."""
+        if isinstance(self.places, slice):
+            return slice(self.places.start + first, self.places.start + last)
+        return self.places[first:last]
 
     @property
     def left(self) -> int:
@@ -107,10 +111,10 @@ def pack_request(message: np.ndarray, reply_room: int, questions: Sequence[Quest
         reply_room -= bitmap_bytes(part.known) + padded(rows * question.row_bytes)
     at = REQUEST_HEAD + PIECE_HEAD * len(parts)
     words = message[:at].view(np.int64)
-    words[:2] = CONDITIONAL, len(parts)
+    words[0] = len(parts)
     for number, part in enumerate(parts):
         question = part.question
-        words[2 + 3 * number : 5 + 3 * number] = question.table, part.unknown, part.known
+        words[1 + 3 * number : 4 + 3 * number] = question.table, part.unknown, part.known
         stop = at + ID_BYTES * (part.last - part.first)
         message[at:stop].view(np.int64)[:] = question.local[part.first : part.last]
         at = stop + since_bytes(part.known)
@@ -127,25 +131,30 @@ def read_reply(reply: np.ndarray, parts: Sequence[Part]) -> tuple[int, int]:
     at, values_bytes = REPLY_HEAD, 0
     for part in parts:
         question = part.question
+        places, rows = question.places_of(part.first, part.last), part.last - part.first
         stop = at + bitmap_bytes(part.known)
-        flags = np.ones(part.last - part.first, bool)
-        flags[part.unknown :] = np.unpackbits(reply[at:stop], count=part.known, bitorder="little")
-        places = question.places[part.first : part.last][flags]
-        size = len(places) * question.row_bytes
-        shape = len(places), question.out.shape[1]
-        values = np.empty(shape, question.out.dtype)
-        question.form.read(reply[stop : stop + size].view(question.form.dtype).reshape(shape), values)
-        kernels.scatter(question.out, places, values)
-        question.changed[part.first : part.last] = flags
+        if part.known:
+            flags = np.ones(rows, bool)
+            flags[part.unknown :] = np.unpackbits(reply[at:stop], count=part.known, bitorder="little")
+            places, rows = places[flags], int(flags.sum())
+            question.changed[part.first : part.last] = flags
+        else:
+            question.changed[part.first : part.last] = True
+        size = rows * question.row_bytes
+        came = reply[stop : stop + size].view(question.form.dtype).reshape(rows, question.out.shape[1])
+        if isinstance(places, slice):
+            question.form.read(came, question.out[places])
+        else:
+            question.form.scatter(came, places, question.out)
         values_bytes += size
         at = stop + padded(size)
     return version, values_bytes
 
 
 def answer(request: np.ndarray, reply: np.ndarray, shards: Sequence[Shard], forms: Sequence[Form], version: int) -> int:
-    """Write the reply to a conditional request (bytes both) from an owner's shards, which hold `version`, each table's
+    """Write the reply to a request (bytes both) from an owner's shards, which hold `version`, each table's
     rows in its form; return the reply's size. Local."""
-    pieces = int(request[8:16].view(np.int64)[0])
+    pieces = int(request[:REQUEST_HEAD].view(np.int64)[0])
     at = REQUEST_HEAD + PIECE_HEAD * pieces
     heads = request[REQUEST_HEAD:at].view(np.int64).reshape(pieces, 3)
     reply[:REPLY_HEAD].view(np.int64)[0] = version
