@@ -51,8 +51,8 @@ class Asking:
         under_way: dict[int, list[Part]] = {}
 
         def letters() -> Iterator[Letter]:
-            for owner, asked in questions.items():
-                message = self._messages[owner]
+            for owner in self.exchange.in_turn(questions):
+                message, asked = self._messages[owner], questions[owner]
                 size, parts = pack_request(message, self.exchange.sizes.reply, asked)
                 heads = REQUEST_HEAD + PIECE_HEAD * len(parts)
                 self._count(owner, "control", heads)

@@ -275,6 +275,7 @@ class Client:
             self.traffic.add("aggregate", laid_out, True)
         if pending is None:
             pending = self._own_messages(gradients, weight)
+        pending = {owner: pending[owner] for owner in self.exchange.in_turn(pending)}
         while pending:
             ready = [owner for owner in pending if self._push_taken[owner] == self._pushes[owner]]
             if not ready:

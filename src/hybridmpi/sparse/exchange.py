@@ -16,6 +16,7 @@ A client has one request on its way to an owner, so a reply frees the request's 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,6 +34,11 @@ REQUEST_BUDGET = 16 << 20
 REPLY_BUDGET = 64 << 20
 LARGEST_SLOT = 8 << 20
 SMALLEST_SLOT = 64 << 10
+
+# Bytes that a rank has on their way to others at once, or two messages: enough to keep a link busy. Where many ranks send
+# to one, what its link cannot take at once waits in a switch, and what the switch has no room for is lost: TCP then
+# rests for 200 ms.
+UNDER_WAY = 256 << 10
 
 # A counter has a cache line to itself: its readers poll it while neighbours are written.
 LINE = 8
@@ -167,26 +173,45 @@ class Exchange:
 
     # -- writing into others' memory -------------------------------------------------------------------------------
 
+    def in_turn(self, peers: Iterable[int]) -> list[int]:
+        """Return clients or owners in the order in which this rank turns to them: other ranks begin elsewhere, so that
+        nobody hears from all at once. Local."""
+        peers = list(peers)
+        first = (self.world.node_of[self.world.rank] + self.world.node.Get_rank()) % max(len(peers), 1)
+        return peers[first:] + peers[:first]
+
     def send(self, kind: str, letters: Iterable[Letter]) -> int:
         """Put messages into slots of `kind`, and the counters that say they are there; when all are, return how many
         bytes the messages have. Local.
 
-        Letters are taken one by one, so the next one may be written while those before it travel.
+        Letters are taken one by one: the next one may be written while those before it travel.
         """
-        under_way = []
-        for letter in letters:
-            start = self._slot_start(kind, letter.peer, letter.target)
-            place = start, letter.message.size, self.world.mpi.BYTE
-            self._slots.Put(fit_to_send(letter.message), letter.target, place)
-            under_way.append(letter)
+        sizes = []
 
         def arrived() -> Iterator[tuple[int, int, int]]:
-            for letter in under_way:
-                self._slots.Flush(letter.target)
+            for letter in self._deliver(kind, letters):
+                sizes.append(letter.message.size)
                 yield letter.peer, letter.target, letter.number
 
         self.count(f"{kind}_sent", arrived())
-        return sum(letter.message.size for letter in under_way)
+        return sum(sizes)
+
+    def _deliver(self, kind: str, letters: Iterable[Letter]) -> Iterator[Letter]:
+        """Put messages into slots, some at once, and yield each when it is there."""
+        under_way: deque[Letter] = deque()
+        for letter in letters:
+            size = letter.message.size
+            while len(under_way) > 1 and size + sum(before.message.size for before in under_way) > UNDER_WAY:
+                yield self._flushed(under_way.popleft())
+            place = self._slot_start(kind, letter.peer, letter.target), size, self.world.mpi.BYTE
+            self._slots.Put(fit_to_send(letter.message), letter.target, place)
+            under_way.append(letter)
+        for letter in under_way:
+            yield self._flushed(letter)
+
+    def _flushed(self, letter: Letter) -> Letter:
+        self._slots.Flush(letter.target)
+        return letter
 
     def count(self, kind: str, values: Iterable[tuple[int, int, int]]) -> None:
         """Set counters in the memory of other ranks: (peer, world rank, value) of each. Local.

@@ -74,7 +74,7 @@ class Server:
         if scale is not None:
             self._update(scale)
         self.exchange.see()
-        self._answer(np.flatnonzero(asked).tolist())
+        self._answer(self.exchange.in_turn(np.flatnonzero(asked).tolist()))
         self._take_pushes(np.flatnonzero(pushed).tolist())
         if self._heard == len(self.world.clients):
             self._apply()
