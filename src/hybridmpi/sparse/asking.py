@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hybridmpi.sparse.exchange import Exchange, Letter
+from hybridmpi.sparse.exchange import UNDER_WAY, Exchange, Letter
 from hybridmpi.sparse.requests import (
     PIECE_HEAD,
     REPLY_HEAD,
@@ -39,11 +40,27 @@ class Asking:
 
     def ask(self, questions: Questions) -> None:
         """Ask owners, by number, for rows until all are there: one message to each and one back, as long as what is
-        wanted of it fits into a slot, else in rounds."""
-        left = questions
-        while left := {owner: asked for owner, asked in left.items() if any(question.left for question in asked)}:
-            for owner, parts in self.post(left).items():
-                self.receive(owner, parts)
+        wanted of it fits into a slot, else in rounds. Several owners are at work at once, no more than it takes."""
+        to_ask = deque(self.exchange.in_turn(questions))
+        under_way: dict[int, list[Part]] = {}
+        coming: dict[int, int] = {}  # bytes of the replies
+
+        def next_ones() -> Iterator[int]:
+            while to_ask and (len(coming) < 2 or sum(coming.values()) + coming_from(to_ask[0]) <= UNDER_WAY):
+                coming[to_ask[0]] = coming_from(to_ask[0])
+                yield to_ask.popleft()
+
+        def coming_from(owner: int) -> int:
+            return sum(question.left * question.row_bytes for question in questions[owner])
+
+        while to_ask or under_way:
+            under_way |= self.post({owner: questions[owner] for owner in next_ones()})
+            self.world.wait_until(lambda: any(self._answered[owner] == self._asked[owner] for owner in under_way))
+            for owner in [owner for owner in under_way if self._answered[owner] == self._asked[owner]]:
+                self.receive(owner, under_way.pop(owner))
+                del coming[owner]
+                if any(question.left for question in questions[owner]):
+                    to_ask.append(owner)
 
     def post(self, questions: Questions) -> dict[int, list[Part]]:
         """Send each owner a request for as much as fits; return what they are asked for. Their last ones have been
@@ -51,8 +68,8 @@ class Asking:
         under_way: dict[int, list[Part]] = {}
 
         def letters() -> Iterator[Letter]:
-            for owner in self.exchange.in_turn(questions):
-                message, asked = self._messages[owner], questions[owner]
+            for owner, asked in questions.items():
+                message = self._messages[owner]
                 size, parts = pack_request(message, self.exchange.sizes.reply, asked)
                 heads = REQUEST_HEAD + PIECE_HEAD * len(parts)
                 self._count(owner, "control", heads)
