@@ -46,17 +46,21 @@ class Asking:
         coming: dict[int, int] = {}  # bytes of the replies
 
         def next_ones() -> Iterator[int]:
-            while to_ask and (len(coming) < 2 or sum(coming.values()) + coming_from(to_ask[0]) <= UNDER_WAY):
-                coming[to_ask[0]] = coming_from(to_ask[0])
+            while to_ask:
+                owner = to_ask[0]
+                size = sum(question.left * question.row_bytes for question in questions[owner])
+                if len(coming) > 1 and sum(coming.values()) + size > UNDER_WAY:
+                    return
+                coming[owner] = size
                 yield to_ask.popleft()
 
-        def coming_from(owner: int) -> int:
-            return sum(question.left * question.row_bytes for question in questions[owner])
+        def answered() -> list[int]:
+            return [owner for owner in coming if self._answered[owner] == self._asked[owner]]
 
-        while to_ask or under_way:
+        while to_ask or coming:
             under_way |= self.post({owner: questions[owner] for owner in next_ones()})
-            self.world.wait_until(lambda: any(self._answered[owner] == self._asked[owner] for owner in under_way))
-            for owner in [owner for owner in under_way if self._answered[owner] == self._asked[owner]]:
+            self.world.wait_until(answered)
+            for owner in answered():
                 self.receive(owner, under_way.pop(owner))
                 del coming[owner]
                 if any(question.left for question in questions[owner]):

@@ -35,9 +35,9 @@ REPLY_BUDGET = 64 << 20
 LARGEST_SLOT = 8 << 20
 SMALLEST_SLOT = 64 << 10
 
-# Bytes that a rank has on their way to others, or from them, at once, or two messages: enough to keep a link busy. Where
-# many ranks send to one, what its link cannot take at once waits in a switch, and what the switch has no room for is
-# lost: TCP then rests for 200 ms.
+# Bytes that a rank has on their way at once to others, or from them, or two messages: enough to keep a link busy. Where
+# many ranks send to one, what its link cannot take waits in a switch, and what the switch has no room for is lost: TCP
+# then rests for 200 ms.
 UNDER_WAY = 256 << 10
 
 # A counter has a cache line to itself: its readers poll it while neighbours are written.
