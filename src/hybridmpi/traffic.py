@@ -21,6 +21,11 @@ class Traffic:
         self.node = dict.fromkeys(CATEGORIES, 0)
         self.network = dict.fromkeys(CATEGORIES, 0)
 
+    def forget(self) -> None:
+        """Count from nothing again."""
+        for counted in (self.node, self.network):
+            counted.update(dict.fromkeys(CATEGORIES, 0))
+
     def add(self, category: str, count: int, same_node: bool) -> None:
         """Count `count` bytes of `category`."""
         (self.node if same_node else self.network)[category] += count

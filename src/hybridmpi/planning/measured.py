@@ -120,7 +120,7 @@ def _measure_messages(world: World, latency: float) -> dict[str, float]:
         far = [owner for owner, r in enumerate(world.owners) if not world.same_node(r)]
         near = [owner for owner, r in enumerate(world.owners) if world.same_node(r)]
         sent, near_sent, asked_one, asked_all, told = [], [], [], [], []
-        # Messages come first, since they say that there is no request yet. Ranks begin at different owners.
+        # Messages come first, since they say that there is no push yet. Ranks begin at different owners.
         for k in range(TRIES):
             if far:
                 sent.append(_send(client, far[(rank + k) % len(far)]))
@@ -171,8 +171,8 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 def _send(client: Client, owner: int) -> float:
-    """Return the seconds of a message to an owner that says nothing: bytes in a slot, and the count of no requests."""
+    """Return the seconds of a message to an owner that says nothing: bytes in a slot, and the count of no pushes."""
     target, mine = client.world.owners[owner], client.world.clients.index(client.world.rank)
     started = time.perf_counter()
-    client.exchange.send("request", [Letter(mine, target, np.zeros(24, np.uint8), 0)])
+    client.exchange.push(mine, [Letter(target, np.zeros(24, np.uint8), 0)])
     return time.perf_counter() - started

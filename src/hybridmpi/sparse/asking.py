@@ -1,17 +1,21 @@
-"""Asking owners for rows by messages: a client's requests and their replies, all owners at work at once."""
+"""Asking owners for rows by messages: a client's requests and their replies, several owners at work at once."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybridmpi.sparse.exchange import UNDER_WAY, Exchange, Letter
+from hybridmpi.arrays import fit_to_receive, fit_to_send
+from hybridmpi.sparse.exchange import UNDER_WAY, Exchange
 from hybridmpi.sparse.requests import (
     PIECE_HEAD,
     REPLY_HEAD,
     REQUEST_HEAD,
+    TAG_REPLY,
+    TAG_REQUEST,
     Part,
     Question,
     bitmap_bytes,
@@ -21,28 +25,32 @@ from hybridmpi.sparse.requests import (
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
 Questions = Mapping[int, Sequence[Question]]
 
 
 class Asking:
-    """The requests of one client, `index`. An owner has one under way at a time. Local; waits for owners.
+    """The requests of one client. An owner has one under way at a time. Local; waits for owners.
 
     `moved`: the bytes of numbers and rows that requests and replies had so far.
     """
 
-    def __init__(self, world: World, exchange: Exchange, index: int, traffic: Traffic) -> None:
+    def __init__(self, world: World, exchange: Exchange, traffic: Traffic) -> None:
         self.world, self.exchange, self.traffic = world, exchange, traffic
         self.moved = 0
-        self._index = index
-        self._asked = np.zeros(len(world.owners), np.int64)
-        self._answered = exchange.watch("reply_sent")
-        self._messages = [np.zeros(exchange.sizes.request, np.uint8) for _ in world.owners]
+        sizes, owners = exchange.sizes, len(world.owners)
+        self._messages = [np.empty(sizes.request, np.uint8) for _ in range(owners)]
+        self._replies = [np.empty(sizes.reply, np.uint8) for _ in range(owners)]
+        # Of owners that have been asked: the message to them, and the one that comes back.
+        self._under_way: dict[int, tuple[MPI.Request, MPI.Request]] = {}
 
     def ask(self, questions: Questions) -> None:
-        """Ask owners, by number, for rows until all are there: one message to each and one back, as long as what is
-        wanted of it fits into a slot, else in rounds. Several owners are at work at once, no more than it takes."""
+        """Ask owners, by number, for rows until all are there: one message to each and one back, as long as these are
+        no larger than messages may be, else in rounds. As many owners are at work at once as keep a link busy."""
         to_ask = deque(self.exchange.in_turn(questions))
-        under_way: dict[int, list[Part]] = {}
+        parts: dict[int, list[Part]] = {}
         coming: dict[int, int] = {}  # bytes of the replies
 
         def next_ones() -> Iterator[int]:
@@ -55,41 +63,35 @@ class Asking:
                 yield to_ask.popleft()
 
         def answered() -> list[int]:
-            return [owner for owner in coming if self._answered[owner] == self._asked[owner]]
+            return [owner for owner in coming if self._under_way[owner][1].Test()]
 
         while to_ask or coming:
-            under_way |= self.post({owner: questions[owner] for owner in next_ones()})
+            parts |= self.post({owner: questions[owner] for owner in next_ones()})
             self.world.wait_until(answered)
             for owner in answered():
-                self.receive(owner, under_way.pop(owner))
+                self.receive(owner, parts.pop(owner))
                 del coming[owner]
                 if any(question.left for question in questions[owner]):
                     to_ask.append(owner)
 
     def post(self, questions: Questions) -> dict[int, list[Part]]:
-        """Send each owner a request for as much as fits; return what they are asked for. Their last ones have been
-        received. Does not wait for answers."""
-        under_way: dict[int, list[Part]] = {}
-
-        def letters() -> Iterator[Letter]:
-            for owner, asked in questions.items():
-                message = self._messages[owner]
-                size, parts = pack_request(message, self.exchange.sizes.reply, asked)
-                heads = REQUEST_HEAD + PIECE_HEAD * len(parts)
-                self._count(owner, "control", heads)
-                self._count(owner, "pull_ids", size - heads)
-                under_way[owner] = parts
-                self._asked[owner] += 1
-                yield Letter(self._index, self.world.owners[owner], message[:size], int(self._asked[owner]))
-
-        self.exchange.send("request", letters())
-        return under_way
+        """Send each owner a request for as much as a message may hold; return what they are asked for. Their last ones
+        have been received. Does not wait."""
+        result = {}
+        for owner, asked in questions.items():
+            message, rank = self._messages[owner], self.world.owners[owner]
+            size, result[owner] = pack_request(message, self.exchange.sizes.reply, asked)
+            reply = self.exchange.asks.Irecv(fit_to_receive(self._replies[owner]), rank, TAG_REPLY)
+            self._under_way[owner] = self.exchange.asks.Isend(fit_to_send(message[:size]), rank, TAG_REQUEST), reply
+            heads = REQUEST_HEAD + PIECE_HEAD * len(result[owner])
+            self._count(owner, "control", heads)
+            self._count(owner, "pull_ids", size - heads)
+        return result
 
     def receive(self, owner: int, parts: Sequence[Part]) -> int:
         """Wait for the answer about `parts`, take it in and return the owner's version."""
-        self.world.wait_until(lambda: self._answered[owner] == self._asked[owner])
-        self.exchange.see()
-        version, values_bytes = read_reply(self.exchange.slot("reply", owner), parts)
+        self.world.wait_all(self._under_way.pop(owner))
+        version, values_bytes = read_reply(self._replies[owner], parts)
         self._count(owner, "control", REPLY_HEAD)
         self._count(owner, "pull_ids", sum(bitmap_bytes(part.known) for part in parts))
         self._count(owner, "pull_rows", values_bytes)

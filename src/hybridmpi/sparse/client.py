@@ -1,9 +1,8 @@
 """Client: how a compute rank pulls rows from their owners and pushes their gradients back.
 
-Three ways to pull, by where the owner is: *shared*: a gather straight from memory on the same node; *message*: the ids
-are Put into the owner's request slot, the owner gathers the rows and Puts them, contiguous, into this rank's reply
-slot; *get*: one indexed Get per owner and table. Between nodes, message and get are timed at the start, the faster one
-is used. All owners are at work at once.
+Three ways to pull, by where the owner is: *shared*: a gather straight from memory on the same node; *message*: the
+owner is sent the ids, gathers the rows, and sends them back, contiguous; *get*: one indexed Get per owner and table.
+Between nodes, message and get are timed at the start, the faster one is used. Several owners are at work at once.
 """
 
 from __future__ import annotations
@@ -70,9 +69,10 @@ class Client:
         self._maps = [spec.map(owners) for spec in specs]
         self._versions = exchange.watch("version")
         self._push_taken = exchange.watch("push_taken")
-        self._pushes = np.zeros(owners, np.int64)
+        # Messages to each owner, and those that are not the last of their step: when these are taken, there is room.
+        self._pushes, self._to_take = np.zeros(owners, np.int64), np.zeros(owners, np.int64)
         self._messages = [np.zeros(exchange.sizes.push, np.uint8) for _ in range(owners)]
-        self.asking = Asking(world, exchange, self._index, self.traffic)
+        self.asking = Asking(world, exchange, self.traffic)
         self._shared: dict[tuple[int, int], np.ndarray] = {}
         self._pulls, self._most_mapped = 0, MOST_MAPPED_BYTES
         self._forms = [forms.between(world.same_node(rank)) for rank in world.owners]
@@ -120,6 +120,7 @@ class Client:
                     self._read_far({owner: [question]})
                     times.append(time.perf_counter() - started)
             self.paths[owner] = min(seconds, key=lambda name: median(seconds[name]))
+        self.traffic.forget()
 
     # -- pull ------------------------------------------------------------------------------------------------------
 
@@ -277,11 +278,11 @@ class Client:
             pending = self._own_messages(gradients, weight)
         pending = {owner: pending[owner] for owner in self.exchange.in_turn(pending)}
         while pending:
-            ready = [owner for owner in pending if self._push_taken[owner] == self._pushes[owner]]
+            ready = [owner for owner in pending if self._push_taken[owner] == self._to_take[owner]]
             if not ready:
-                self.world.wait_until(lambda: any(self._push_taken[o] == self._pushes[o] for o in pending))
+                self.world.wait_until(lambda: any(self._push_taken[o] == self._to_take[o] for o in pending))
                 continue
-            self.exchange.send("push", self._letters(ready, pending))
+            self.exchange.push(self._index, self._letters(ready, pending))
         if self.node_sum is not None:
             self.node_sum.finish()
         self.pushed += 1
@@ -297,7 +298,8 @@ class Client:
             if done:
                 del pending[owner]
             self._pushes[owner] += 1
-            yield Letter(self._index, target, message[:size], int(self._pushes[owner]))
+            self._to_take[owner] += not done
+            yield Letter(target, message[:size], int(self._pushes[owner]))
 
     def _own_messages(
         self, gradients: list[tuple[int, np.ndarray, np.ndarray]], weight: float

@@ -1,17 +1,15 @@
-"""The windows between compute ranks and owners of rows: message slots and counters.
+"""What lies between compute ranks and owners of rows: windows with slots for pushes and counters, and a communicator on
+which rows are asked for.
 
-Two windows for the life of a service, each opened once by Lock_all(NOCHECK): one of bytes with the message slots, one
-of counters. A message is one contiguous Put into the receiver's slot, a Flush, and a Put of the counter that says it is
-there. Messages to several ranks are all on their way before the first one is waited for. Nobody locks, nobody
-accumulates, no call is made per row.
+Two windows for the life of a service, each opened once by Lock_all(NOCHECK): one of bytes with the slots, one of
+counters. A push is one contiguous Put into the owner's slot, a Flush, and a Put of the counter that says it is there.
+Several are on their way before the first one is waited for. Nobody locks, nobody accumulates, no call is made per row.
 
 Per owner and client:
-    push     slot at the owner; counters: sent at the owner, taken at the client (so large pushes go in rounds)
-    request  slot at the owner; counter: sent at the owner
-    reply    slot at the client; counter: sent at the client
+    push     slot at the owner; counters: sent at the owner; taken at the client, of all but a step's last round, which
+             the owner's version says
     squares  a float64 among the client's counters; counter: sent at the client (see norms.py)
     scale    a float64 among the owner's counters, from one client; counter: sent at the owner
-A client has one request on its way to an owner, so a reply frees the request's slot and the next request the reply's.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from hybridmpi.arrays import fit_to_receive, fit_to_send
 from hybridmpi.errors import HybridMPIError
 from hybridmpi.world import World
 
-# Memory that an owner gives to the push slots of all its clients together, and a client to its reply slots. Slots
-# shrink with the number of peers, and larger messages go in rounds.
+# Memory that an owner gives to the push slots of all its clients together, and that requests and replies of all peers
+# of a rank may take. The shares of peers shrink with their number, and larger messages go in rounds.
 PUSH_BUDGET = 64 << 20
 REQUEST_BUDGET = 16 << 20
 REPLY_BUDGET = 64 << 20
@@ -46,7 +44,7 @@ LINE = 8
 
 @dataclass(frozen=True)
 class SlotSizes:
-    """Bytes of a push, a request and a reply slot; the same on every rank."""
+    """Bytes of a push slot, and of the largest request and reply; the same on every rank."""
 
     push: int
     request: int
@@ -54,10 +52,10 @@ class SlotSizes:
 
 
 def slot_sizes(clients: int, owners: int, smallest: int, replies: bool, push: int | None = None) -> SlotSizes:
-    """Return the slot sizes for so many clients and owners. Local.
+    """Return the sizes for so many clients and owners. Local.
 
-    `smallest` bytes must fit into any slot (a header and one row). Without `replies` no rank asks by messages, and the
-    slots for that are empty. `push` replaces the computed size, so that tests can force rounds.
+    `smallest` bytes must fit into any (a header and one row). Without `replies` no rank asks by messages, and those
+    are 0. `push` replaces the computed size, so that tests can force rounds.
     """
 
     def share(budget: int, peers: int) -> int:
@@ -76,10 +74,8 @@ def _lines(size: int) -> int:
 
 
 class Letter(NamedTuple):
-    """A message, bytes, for the slot that `peer` has at world rank `target`, and the counter's value that says it is
-    there."""
+    """A push, bytes, for the owner at world rank `target`, and the counter's value that says it is there."""
 
-    peer: int
     target: int
     message: np.ndarray
     number: int
@@ -89,18 +85,15 @@ class Exchange:
     """The slots and counters of one service. Collective over the world.
 
     Clients are numbered as in `world.clients`, owners as in `world.owners`; `memory` is this rank's part of the slot
-    window as bytes, `counters` its part of the counter window as int64.
+    window as bytes, `counters` its part of the counter window as int64; `asks`: the communicator of requests and
+    replies, None where nobody asks.
     """
 
     def __init__(self, world: World, sizes: SlotSizes) -> None:
         mpi = world.mpi
         self.world, self.sizes = world, sizes
         self.num_clients, self.num_owners = len(world.clients), len(world.owners)
-        owner_bytes = self.num_clients * (sizes.push + sizes.request)
-        self._owner_bytes = owner_bytes
-        mine = (owner_bytes if world.rank in world.owners else 0) + (
-            self.num_owners * sizes.reply if world.rank in world.clients else 0
-        )
+        mine = self.num_clients * sizes.push if world.rank in world.owners else 0
         self._slots = mpi.Win.Allocate(mine, 1, comm=world.comm)
         self._counts = mpi.Win.Allocate(self._counter_index("end", 0) * 8, 8, comm=world.comm)
         for window, name in ((self._slots, "slots"), (self._counts, "counters")):
@@ -114,6 +107,9 @@ class Exchange:
         self.counters = np.frombuffer(self._counts.tomemory(), np.int64)
         self.counters[:] = 0
         self.watch("version")[:] = -1
+        self.asks = world.comm.Dup() if sizes.request else None
+        if self.asks is not None:
+            self.asks.Set_name("hybridmpi.asks")
         # Everybody's counters are set before anybody writes to them.
         world.comm.Barrier()
         self._slots.Lock_all(mpi.MODE_NOCHECK)
@@ -126,42 +122,27 @@ class Exchange:
         clients, owners = self.num_clients, self.num_owners
         base = {
             "push_sent": 0,
-            "request_sent": clients,
-            "push_taken": 2 * clients,
-            "reply_sent": 2 * clients + owners,
-            "version": 2 * clients + 2 * owners,
-            "squares": 2 * clients + 3 * owners,
-            "squares_sent": 2 * clients + 4 * owners,
-            "scale": 2 * clients + 5 * owners,
-            "scale_sent": 2 * clients + 5 * owners + 1,
-            "end": 2 * clients + 5 * owners + 2,
+            "push_taken": clients,
+            "version": clients + owners,
+            "squares": clients + 2 * owners,
+            "squares_sent": clients + 3 * owners,
+            "scale": clients + 4 * owners,
+            "scale_sent": clients + 4 * owners + 1,
+            "end": clients + 4 * owners + 2,
         }[kind]
         return (base + peer) * LINE
-
-    def _slot_start(self, kind: str, peer: int, holder: int) -> int:
-        """Return where a slot starts in the memory of world rank `holder`."""
-        if kind == "push":
-            return peer * self.sizes.push
-        if kind == "request":
-            return self.num_clients * self.sizes.push + peer * self.sizes.request
-        return (self._owner_bytes if holder in self.world.owners else 0) + peer * self.sizes.reply
 
     # -- reading: this rank's own memory ---------------------------------------------------------------------------
 
     def watch(self, kind: str) -> np.ndarray:
         """Return the live counters of one kind on this rank, one per peer, as an int64 view. Local."""
-        if kind in ("scale", "scale_sent"):
-            count = 1
-        else:
-            count = self.num_clients if kind in ("push_sent", "request_sent") else self.num_owners
+        count = 1 if kind in ("scale", "scale_sent") else self.num_clients if kind == "push_sent" else self.num_owners
         start = self._counter_index(kind, 0)
         return self.counters[start : start + count * LINE : LINE]
 
-    def slot(self, kind: str, peer: int) -> np.ndarray:
-        """Return this rank's slot for messages of `kind` from `peer`, as bytes. Local."""
-        start = self._slot_start(kind, peer, self.world.rank)
-        size = getattr(self.sizes, kind)
-        return self.memory[start : start + size]
+    def slot(self, client: int) -> np.ndarray:
+        """Return this owner's slot for a client's pushes, as bytes. Local."""
+        return self.memory[client * self.sizes.push : (client + 1) * self.sizes.push]
 
     def see(self) -> None:
         """Make what others have put into this rank's windows visible to its loads. Local."""
@@ -180,30 +161,19 @@ class Exchange:
         first = (self.world.node_of[self.world.rank] + self.world.node.Get_rank()) % max(len(peers), 1)
         return peers[first:] + peers[:first]
 
-    def send(self, kind: str, letters: Iterable[Letter]) -> int:
-        """Put messages into slots of `kind`, and the counters that say they are there; when all are, return how many
-        bytes the messages have. Local.
+    def push(self, client: int, letters: Iterable[Letter]) -> None:
+        """Put messages of `client` into its slots at owners, and the counters that say they are there; return when all
+        are. Local. Letters are taken one by one: the next one may be written while those before it travel."""
+        self.count("push_sent", ((client, letter.target, letter.number) for letter in self._deliver(client, letters)))
 
-        Letters are taken one by one: the next one may be written while those before it travel.
-        """
-        sizes = []
-
-        def arrived() -> Iterator[tuple[int, int, int]]:
-            for letter in self._deliver(kind, letters):
-                sizes.append(letter.message.size)
-                yield letter.peer, letter.target, letter.number
-
-        self.count(f"{kind}_sent", arrived())
-        return sum(sizes)
-
-    def _deliver(self, kind: str, letters: Iterable[Letter]) -> Iterator[Letter]:
+    def _deliver(self, client: int, letters: Iterable[Letter]) -> Iterator[Letter]:
         """Put messages into slots, some at once, and yield each when it is there."""
         under_way: deque[Letter] = deque()
         for letter in letters:
             size = letter.message.size
             while len(under_way) > 1 and size + sum(before.message.size for before in under_way) > UNDER_WAY:
                 yield self._flushed(under_way.popleft())
-            place = self._slot_start(kind, letter.peer, letter.target), size, self.world.mpi.BYTE
+            place = client * self.sizes.push, size, self.world.mpi.BYTE
             self._slots.Put(fit_to_send(letter.message), letter.target, place)
             under_way.append(letter)
         for letter in under_way:
@@ -242,6 +212,8 @@ class Exchange:
         for window in (self._counts, self._slots):
             window.Unlock_all()
             window.Free()
+        if self.asks is not None:
+            self.asks.Free()
 
 
 class RowMemory:

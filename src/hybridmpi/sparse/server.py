@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi.recording import Recording
-from hybridmpi.sparse.exchange import REPLY_BUDGET, Exchange, Letter
+from hybridmpi.sparse.answering import Answering
+from hybridmpi.sparse.exchange import Exchange
 from hybridmpi.sparse.forms import Forms
 from hybridmpi.sparse.loading import load_rows
 from hybridmpi.sparse.norms import OwnerNorms
 from hybridmpi.sparse.partition import Piece
-from hybridmpi.sparse.requests import answer
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.wire import Header, Sender, read_push
 from hybridmpi.world import World
@@ -44,17 +44,12 @@ class Server:
         self._forms = [forms.between(world.same_node(rank)) for rank in world.clients]
         clients = len(world.clients)
         self._push_sent = exchange.watch("push_sent")
-        self._request_sent = exchange.watch("request_sent")
-        self._push_taken = np.zeros(clients, np.int64)
-        self._request_taken = np.zeros(clients, np.int64)
-        self._replies = np.zeros(clients, np.int64)
+        self._pushes, self._to_take = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
+        self._answering = Answering(world, exchange, shards, self._forms)
         # Of the open step: who has pushed all, and for how many clients.
         self._senders: dict[int, Sender] = {}
         self._heard = 0
         self._norms = OwnerNorms(exchange, self.index) if norms else None
-        # Replies that are on their way at once, each in a buffer of its own.
-        at_once = max(1, min(clients, REPLY_BUDGET // max(exchange.sizes.reply, 1)))
-        self._buffers = np.empty((at_once, exchange.sizes.reply), np.uint8)
 
     def publish(self) -> None:
         """Tell every client which step the rows now hold. Local."""
@@ -64,17 +59,16 @@ class Server:
 
     def progress(self) -> bool:
         """Do all that can be done now, without waiting; return whether there was anything. Local."""
-        pushed = self._push_sent != self._push_taken
-        asked = self._request_sent != self._request_taken
+        answered = self._answering.progress(self.applied)
+        pushed = self._push_sent != self._pushes
         # Looked for after the pushes: the client that tells the factor pushes the next step after it.
         scale = self._norms.scale() if self._norms is not None else None
-        if not (pushed.any() or asked.any() or scale is not None):
-            return False
+        if not (pushed.any() or scale is not None):
+            return answered
         started = time.perf_counter()
         if scale is not None:
             self._update(scale)
         self.exchange.see()
-        self._answer(self.exchange.in_turn(np.flatnonzero(asked).tolist()))
         self._take_pushes(np.flatnonzero(pushed).tolist())
         if self._heard == len(self.world.clients):
             self._apply()
@@ -82,11 +76,13 @@ class Server:
         return True
 
     def _take_pushes(self, clients: Sequence[int]) -> None:
-        """Copy a round of each client's push out of its slot, and give the slots back."""
-        headers = [self._take_push(client) for client in clients]
-        taken = ((self.index, self.world.clients[client], int(self._push_taken[client])) for client in clients)
+        """Copy a round of each client's push out of its slot, and give the slots back to those that have more."""
+        headers = {client: self._take_push(client) for client in clients}
+        going_on = [client for client, header in headers.items() if not header.last]
+        self._to_take[going_on] += 1
+        taken = ((self.index, self.world.clients[client], int(self._to_take[client])) for client in going_on)
         self.exchange.count("push_taken", taken)
-        for client, header in zip(clients, headers, strict=True):
+        for client, header in headers.items():
             if header.last:
                 self._received(client, header)
 
@@ -94,13 +90,13 @@ class Server:
         started = time.perf_counter()
         forms = self._forms[client]
         shapes = [(shard.spec.dim, form.dtype) for shard, form in zip(self.shards, forms, strict=True)]
-        header, pieces = read_push(self.exchange.slot("push", client), shapes)
+        header, pieces = read_push(self.exchange.slot(client), shapes)
         self._expect(client, header)
         size = 0
         for table, ids, values in pieces:
             self.shards[table].staging.add(client, ids, values, forms[table])
             size += ids.nbytes + values.nbytes
-        self._push_taken[client] += 1
+        self._pushes[client] += 1
         if self.world.recording is not None:
             about = {"client": client, "bytes": size}
             self.world.recording.add("take push", started, time.perf_counter(), update=header.step + 1, **about)
@@ -149,23 +145,9 @@ class Server:
         if self.world.recording is not None:
             self.world.recording.add("update rows", started, time.perf_counter(), update=self.applied)
 
-    def _answer(self, clients: Sequence[int]) -> None:
-        """Gather the rows that clients asked for and put them, contiguous, into their reply slots."""
-        for first in range(0, len(clients), len(self._buffers)):
-            some = clients[first : first + len(self._buffers)]
-            started = time.perf_counter()
-            letters = (self._reply(client, buffer) for client, buffer in zip(some, self._buffers, strict=False))
-            size = self.exchange.send("reply", letters)
-            if self.world.recording is not None:
-                about = {"clients": len(some), "bytes": size}
-                self.world.recording.add("answer pulls", started, time.perf_counter(), update=self.applied + 1, **about)
-
-    def _reply(self, client: int, buffer: np.ndarray) -> Letter:
-        request = self.exchange.slot("request", client)
-        size = answer(request, buffer, self.shards, self._forms[client], self.applied)
-        self._request_taken[client] += 1
-        self._replies[client] += 1
-        return Letter(self.index, self.world.clients[client], buffer[:size], int(self._replies[client]))
+    def close(self) -> None:
+        """Wait until the last replies have arrived. Local."""
+        self._answering.close()
 
     def wait_for(self, applied: int) -> None:
         """Serve until `applied` steps are applied. Local."""
@@ -184,7 +166,7 @@ class Server:
             for shard in self.shards
         ]
         return {
-            "busy_seconds": self.busy_seconds,
+            "busy_seconds": self.busy_seconds + self._answering.busy_seconds,
             "rows": [shard.count for shard in self.shards],
             "accesses": accesses,
         }

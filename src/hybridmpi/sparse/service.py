@@ -270,6 +270,8 @@ class Service:
         self.world.remove_progress(self.progress)
         if self.client is not None and self.client.node_pull is not None:
             self.client.node_pull.close()
+        if self.server is not None:
+            self.server.close()
         self.server = self.client = None
         if self._node_sum is not None:
             self._node_sum.close()
