@@ -171,9 +171,10 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
     pulled = np.where(far, _rows_of_nodes(touched, machine, transport.together)[:, None] * touched.at_owner, 0.0)
     asked = np.where(far & (rows > 0), _writers(machine, transport.together, elsewhere=True), 0.0)
     requests = asked
-    if transport.together:  # one request for all tables
-        requests = np.maximum(asked - load.asked, 0.0)
-        load.asked = np.maximum(asked, load.asked)
+    if transport.together:  # one request for all tables, where several ranks pull together
+        joined = np.where(clients > 1, asked.T, 0.0).T
+        requests = asked - np.minimum(joined, load.asked)
+        load.asked = np.maximum(joined, load.asked)
     load.turns += 2 * bool(requests.any())
     control = asked * PIECE_HEAD + requests * REQUEST_HEAD
     replies, requests_bytes = pulled * wire + requests * REPLY_HEAD, pulled * ID_BYTES + control
