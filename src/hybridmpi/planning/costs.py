@@ -19,6 +19,7 @@ from hybridmpi.planning.modes import Way
 from hybridmpi.planning.traffic import aggregate, pulled_together
 from hybridmpi.planning.workload import Dense, Sparse, Touched
 from hybridmpi.sparse.node_memory import sharers_of
+from hybridmpi.sparse.node_sum import Aggregate
 from hybridmpi.sparse.norms import SCALAR_BYTES
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES, REQUEST_HEADER_BYTES
 
@@ -41,6 +42,18 @@ class Transport:
     dense_wire: str = "float32"
     algorithm: str = "auto"
     together: bool = False
+
+
+def rows_together(machine: Machine, aggregate: Aggregate, staleness: float = 0) -> tuple[bool, bool]:
+    """Return whether ranks of any node sum their rows before they push them, and whether they pull together what they
+    want of other nodes, as a run with these options does (`sparse.node_sum.open_node_sum`, `open_node_pull`). Local.
+    """
+    compute, home = np.array(machine.compute), machine.owner_nodes
+    crosses = len({*np.flatnonzero(compute), *home}) > 1
+    wanted = crosses if aggregate == "auto" else aggregate == "always"
+    several = np.flatnonzero(compute > 1)
+    local = wanted and len(several) > 0 and not staleness
+    return local, local and any((home != node).any() for node in several)
 
 
 @dataclass
