@@ -178,7 +178,8 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
     wanted = rows.sum() - near
     load.within += clients * near * table.row_bytes
     pulled = np.where(far, _rows_of_nodes(touched, machine, transport.together)[:, None] * touched.at_owner, 0.0)
-    asked = np.where(far & (rows > 0), _writers(machine, transport.together, elsewhere=True), 0.0)
+    # Who wants no row of a table asks nobody: of few rows there are not more requests than rows.
+    asked = np.minimum(_writers(machine, transport.together, elsewhere=True), pulled)
     load.owner_out += pulled.sum(axis=0) * wire
     load.owner_in += pulled.sum(axis=0) * ID_BYTES + asked.sum(axis=0) * REQUEST_HEADER_BYTES
     load.out += np.bincount(home, weights=pulled.sum(axis=0) * wire, minlength=machine.nodes)
@@ -230,7 +231,7 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
     each = np.divide(sent, clients, out=np.zeros(machine.nodes), where=clients > 0)  # rows that a rank sends
     _spread(load, machine, np.outer(sent, share * ID_BYTES), "push_ids")
     _spread(load, machine, np.outer(sent, share * table.row_bytes), "push_rows", wire / table.row_bytes)
-    _spread(load, machine, senders * np.where(share > 0, float(PIECE_BYTES), 0.0), "control")
+    _spread(load, machine, np.minimum(senders, np.outer(sent, share)) * PIECE_BYTES, "control")
     load.rank_work += float(each.max()) * (table.row_bytes / machine.gather_rate + wire / machine.memory_rate)
 
 

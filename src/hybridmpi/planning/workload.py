@@ -10,7 +10,7 @@ import numpy as np
 from hybridmpi.planning.access import Balance, balance, owner_access, shares
 from hybridmpi.planning.alpha import Alpha
 from hybridmpi.planning.machine import Machine
-from hybridmpi.planning.sparsity import Draws, alike, expected_rows, scaled_to
+from hybridmpi.planning.sparsity import Draws, expected_rows
 from hybridmpi.sparse.partition import Kind, Partition
 
 
@@ -164,13 +164,6 @@ class Workload:
     def with_touched(self, name: str, touched: Touched) -> Workload:
         """Return the workload with other numbers of rows touched in one table. Local."""
         return replace(self, touched={**self.touched, name: touched})
-
-
-def at_alpha(table: Sparse, alpha: float) -> Sparse:
-    """Return the table with draws that touch the fraction `alpha` of its rows on a rank. Local."""
-    touched = alpha * table.rows
-    draws = scaled_to(table.draws, touched) if table.draws else [alike(table.rows, touched)]
-    return replace(table, draws=tuple(draws))
 
 
 def table_balance(table: Sparse, touched: Touched, machine: Machine) -> Balance:
