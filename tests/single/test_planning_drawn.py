@@ -63,7 +63,7 @@ def test_a_full_softmax_touches_all_rows_of_ranks_that_have_a_batch():
     model = LanguageModel(50, 4, 6, softmax="full")
     batches = [[SimpleNamespace(inputs=np.full((2, 3), 7), targets=np.full((2, 3), 8), weight=6)], [None], [None]]
     found = draw_steps(model, batches, seed=1)
-    dense, tables = describe_model(model, 1, "block", 4)
+    dense, tables = describe_model(model, 1, "block")
     assert [(p.name, p.shape) for p in dense] == [(name, p.shape) for name, p in model.named_parameters()]
     assert {t.name: t.shape for t in tables} == {"embedding": (50, 4), "output": (50, 4), "bias": (50, 1)}
     touched = {table.name: found.touched(table, MACHINE) for table in tables}

@@ -62,7 +62,7 @@ def draw_steps(model: Module, batches: Sequence[Sequence[Any]], seed: int) -> Dr
 
 
 def describe_model(
-    model: Module, slots: int, partition: Kind = "cyclic", parts: int | None = None
+    model: Module, slots: int, partition: Kind = "cyclic"
 ) -> tuple[tuple[Dense, ...], tuple[Sparse, ...]]:
     """Return the parameters of a model: dense ones, and tables of which only steps tell what they touch. Local.
 
@@ -70,8 +70,7 @@ def describe_model(
     """
     dense = tuple(Dense(name, p.shape, np.dtype(p.dtype).name, slots) for name, p in model.named_parameters())
     sparse = tuple(
-        Sparse(name, t.rows, t.dim, np.dtype(t.dtype).name, slots, (), partition, parts)
-        for name, t in model.named_tables()
+        Sparse(name, t.rows, t.dim, np.dtype(t.dtype).name, slots, (), partition) for name, t in model.named_tables()
     )
     return dense, sparse
 

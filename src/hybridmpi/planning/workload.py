@@ -40,7 +40,7 @@ class Sparse:
     slots: int = 0
     draws: tuple[Draws, ...] = ()
     partition: Kind = "cyclic"
-    parts: int | None = None  # None: one for each owner
+    homes: tuple[int, ...] | None = None  # the owner of each part; None: one part for each owner
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,7 +59,9 @@ class Sparse:
 
     def map(self, owners: int) -> Partition:
         """Return where the rows lie. Local."""
-        return Partition.even(self.rows, owners, self.partition, self.parts)
+        if self.homes is None:
+            return Partition.even(self.rows, owners, self.partition)
+        return Partition(self.rows, owners, self.partition, self.homes)
 
 
 @dataclass(frozen=True)

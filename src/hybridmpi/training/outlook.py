@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from statistics import median
 
@@ -11,6 +12,7 @@ from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.workload import Workload
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import task_of
+from hybridmpi.training.tables import in_turn
 from hybridmpi.training.task import Task
 from hybridmpi.training.trainer import Trainer
 from hybridmpi.world import World
@@ -31,7 +33,9 @@ def plan_job(job: Job, machine: Machine, measure: bool, steps: int = DRAWN_STEPS
     task, ranks = task_of(job.model.kind)(job), machine.ranks
     batches = [list(islice(task.batches(0, rank, ranks), steps)) for rank in range(ranks)]
     drawn = draw_steps(task.model, batches, job.training.seed)
-    dense, tables = describe_model(task.model, len(job.optimizer.slots), job.sparse.partition, job.sparse.parts or None)
+    dense, tables = describe_model(task.model, len(job.optimizer.slots), job.sparse.partition)
+    if parts := job.sparse.parts:
+        tables = tuple(replace(t, homes=in_turn(number, parts, machine.owners)) for number, t in enumerate(tables))
     touched = {table.name: drawn.touched(table, machine) for table in tables}
     mean = drawn.flops.mean(axis=0)
     rate = _measured_flops(task, drawn.flops[0], ranks) if measure else machine.flops

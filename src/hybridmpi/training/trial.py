@@ -76,8 +76,9 @@ def _profile(run: Run, machine: Machine, steps: int) -> tuple[Workload, tuple[bo
     tables, rows = [], {}
     for number in range(len(trainer.tables)):
         spec = trainer.exchange.specs[number]
-        parts = len(spec.homes) if spec.homes else None
-        tables.append(Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition, parts))
+        tables.append(
+            Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition, spec.homes or None)
+        )
         everybody = world.gather([step[number] for step in touched])
         rows[spec.name] = touched_rows(everybody, spec.map(len(world.owners)), _nodes(world))
     # [ranks, steps]
