@@ -8,9 +8,10 @@ from checks_sparse import SEED, Replica, on_world, server_counts, spec
 
 from hybridmpi import optim
 from hybridmpi.errors import UsageError
-from hybridmpi.sparse.moving import Layout, move
+from hybridmpi.sparse.moving import move
 from hybridmpi.sparse.partition import Partition
 from hybridmpi.sparse.service import Service
+from hybridmpi.sparse.transfers import Layout
 from hybridmpi.traffic import Traffic
 
 RULES = (optim.SGD(0.1), optim.Momentum(0.1), optim.Adagrad(0.1), optim.Adam(0.01))

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import shutil
 import tempfile
@@ -12,7 +13,8 @@ import numpy as np
 
 from hybridmpi import optim
 from hybridmpi.cli.main import main as hybridmpi
-from hybridmpi.planning.costs import Transport
+from hybridmpi.planning.costs import Transport, rows_together
+from hybridmpi.planning.drawn import touched_rows
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.measured import measure_machine
 from hybridmpi.planning.modes import MODES
@@ -21,6 +23,8 @@ from hybridmpi.planning.workload import Sparse, Touched, Workload
 from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.training.job import read_job
+from hybridmpi.training.outlook import plan_job
+from hybridmpi.training.run import Run
 from hybridmpi.training.trial import try_modes
 from hybridmpi.world import World
 
@@ -39,6 +43,21 @@ def check_counted_bytes_equal_predicted_ones(comm):
                     compare(world, size, together=True)
 
 
+def spec_of(name):
+    rows, dim = SIZES[name]
+    return TableSpec(name, rows, dim, np.dtype("f4"), ("constant", 0.0), "sum", "cyclic", optim.SGD(0.1), 1)
+
+
+def machine_of(world):
+    """The machine that a world is on, with guessed rates."""
+    nodes = sorted(set(world.node_of))
+    compute, servers = (
+        tuple(sum(world.node_of[rank] == node for rank in ranks) for node in nodes)
+        for ranks in (world.clients, world.servers)
+    )
+    return Machine(compute, servers)
+
+
 def distinct(everybody, table, node):
     """Return how many different rows of a table the ranks of a node have."""
     ids = [gradients[table][1] for _, gradients, there in everybody if there == node]
@@ -46,10 +65,7 @@ def distinct(everybody, table, node):
 
 
 def compare(world, size, together):
-    specs = [
-        TableSpec(name, rows, dim, np.dtype("f4"), ("constant", 0.0), "sum", "cyclic", optim.SGD(0.1), 1)
-        for name, (rows, dim) in SIZES.items()
-    ]
+    specs = [spec_of(name) for name in SIZES]
     service = Service.open(world, specs, "message" if world.nodes > 1 else "auto")
     client, together = service.client, together and service.open_node_pull()
     client.paths = ["shared" if world.same_node(rank) else "message" for rank in world.owners]
@@ -68,9 +84,7 @@ def compare(world, size, together):
     summed = any(world.gather(client.node_sum is not None))
     everybody = world.gather((counted, gradients, world.node_of[world.rank]))
     service.close()
-    nodes = sorted(set(world.node_of))
-    compute = tuple(sum(world.node_of[rank] == node for rank in world.clients) for node in nodes)
-    machine = Machine(compute, tuple(sum(world.node_of[rank] == node for rank in world.servers) for node in nodes))
+    nodes, machine = sorted(set(world.node_of)), machine_of(world)
     tables, touched = [], {}
     for table, spec in enumerate(specs):
         ids = [gradients[table][1] for _, gradients, _ in everybody]
@@ -96,6 +110,58 @@ def compare(world, size, together):
     for category in {"pull_ids", "pull_rows", "aggregate"} - exact:
         mean = np.mean([counts[category] for counts, _, _ in everybody])
         assert abs(mean - expected.get(category, 0)) <= 0.2 * max(expected.get(category, 0), 1), (category, mean)
+
+
+def check_rows_go_together_as_planned(comm):
+    """On every placement, with every option: whether ranks of a node sum their rows, and whether they pull together."""
+    size = comm.Get_size()
+    placements = [lambda rank: 0, lambda rank: rank * 2 // size, lambda rank: rank, lambda rank: int(rank > 0)]
+    for nodes_of_ranks in placements:
+        for servers in range(size):
+            with World(servers, comm, nodes_of_ranks) as world:
+                for aggregate in ("auto", "always", "never") if not world.is_server else ():
+                    service = Service.open(world, [spec_of("narrow")], "message", aggregate=aggregate)
+                    local = any(world.gather(service.client.node_sum is not None))
+                    together = service.open_node_pull()
+                    service.close()
+                    found = rows_together(machine_of(world), aggregate)
+                    assert found == (local, together), (world.node_of, servers, aggregate, found)
+
+
+def check_drawn_rows_are_those_of_a_run(comm):
+    """Every kind of job, with servers and without: the rows that a plan draws are the very rows that steps touch, and
+    so many examples; one more sentence than ranks, and fewer examples than ranks, are dealt unevenly."""
+    size = comm.Get_size()
+    with small_jobs(comm) as paths:
+        for path in paths:
+            for servers, changes in ((size // 2, []), (0, ["sparse.partition=block", "sparse.parts=3"])):
+                job = read_job(path, changes)
+                with World(servers, comm, lambda rank: rank * 2 // size) as world:
+                    if world.is_server:
+                        continue
+                    with contextlib.redirect_stdout(io.StringIO()):
+                        run = Run(world, job)
+                    trainer, steps = run.open_trainer(), 4
+                    results, touched = [], []
+                    batches = run.batches(0)
+                    for _ in range(steps):
+                        results.append(trainer.train_step(next(batches, None)))
+                        touched.append([rows.indices for rows in trainer.exchange.gradients])
+                    specs = trainer.exchange.specs
+                    trainer.service.client.wait_for_version()
+                    trainer.close()
+                    everybody = world.gather(touched)
+                    planned = plan_job(job, machine_of(world), measure=False, steps=steps)
+                    assert np.isclose(planned.units, np.mean([result.examples for result in results]))
+                    nodes = sorted(set(world.node_of))
+                    ranks = [
+                        [n for n, rank in enumerate(world.clients) if world.node_of[rank] == node] for node in nodes
+                    ]
+                    for number, table in enumerate(planned.tables):
+                        assert (table.name, table.rows) == (specs[number].name, specs[number].rows)
+                        found = [[step[number] for step in rank] for rank in everybody]
+                        expected = touched_rows(found, specs[number].map(len(world.owners)), ranks)
+                        assert planned.touched[table.name] == expected, (job.model.kind, table.name, servers)
 
 
 def check_a_machine_is_measured(comm):
@@ -126,8 +192,8 @@ def check_a_machine_is_measured(comm):
 
 
 @contextlib.contextmanager
-def small_job(comm):
-    """The path of a job file that all ranks see."""
+def small_jobs(comm):
+    """The paths of job files that all ranks see, one of each kind."""
     folder = comm.bcast(tempfile.mkdtemp() if comm.Get_rank() == 0 else None)
     path = Path(folder, "job.toml")
     if comm.Get_rank() == 0:
@@ -136,8 +202,16 @@ def small_job(comm):
         model = "[model]\nwidth = 16\nhidden = 24\nsamples = 20\n"
         data = f'[data]\nstreams = 8\nsteps = 5\nvocabulary = 500\nsource = "{folder}/text.txt"\ncache = "{folder}"\n'
         path.write_text(f"{model}{data}")
+        sizes = "divide = 200000\nbatch = 41\nheld_out = 0\n"
+        Path(folder, "ctr.toml").write_text(f'[model]\nkind = "ctr"\nbottom = [8]\ntop = [8]\n\n[data]\n{sizes}')
+        for side in (1, 2):
+            lines = (" ".join(f"w{(i * j * side) % 31}" for j in range(1 + i % 6)) for i in range(400))
+            Path(folder, f"text.{side}").write_text("\n".join(lines) + "\n")
+        model = '[model]\nkind = "nmt"\nwidth = 8\nhidden = 6\nsamples = 5\n'
+        data = f'[data]\nsource = "{folder}/text.1"\ntarget = "{folder}/text.2"\ncache = "{folder}"\nsentences = 5\n'
+        Path(folder, "nmt.toml").write_text(f"{model}{data}")
     comm.Barrier()
-    yield path
+    yield [path, Path(folder, "ctr.toml"), Path(folder, "nmt.toml")]
     comm.Barrier()
     if comm.Get_rank() == 0:
         shutil.rmtree(folder)
@@ -147,8 +221,10 @@ def check_every_mode_moves_the_predicted_bytes(comm):
     """Every rank on a node of its own, with servers; two nodes, whose ranks hold the rows and sum them in the node: all
     categories of all modes within 2 %."""
     size = comm.Get_size()
-    with small_job(comm) as path:
-        for nodes_of_ranks, servers in ((lambda rank: rank, size // 2), (lambda rank: rank * 2 // size, 0)):
+    with small_jobs(comm) as paths:
+        for path, (nodes_of_ranks, servers) in itertools.product(
+            paths, ((lambda rank: rank, size // 2), (lambda rank: rank * 2 // size, 0))
+        ):
             # MPI's own sums, which "auto" may take, are not counted.
             job = read_job(path, ["allreduce.algorithm=ring"] if size - servers > 1 else [])
             with World(servers, comm, nodes_of_ranks) as world:
@@ -173,7 +249,7 @@ def check_the_command_prints_every_mode(comm):
     """`hybridmpi plan JOB --json` under mpirun, on one node; a mode above the limit is left out and named."""
     if comm.Get_size() == 1:
         return
-    with small_job(comm) as path:
+    with small_jobs(comm) as (path, *_):
         for limit in ("60", "1e-9"):
             out = io.StringIO()
             with contextlib.redirect_stdout(out):

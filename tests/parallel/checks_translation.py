@@ -11,7 +11,7 @@ from hybridmpi import data
 from hybridmpi.data import Pairs, Sentences
 from hybridmpi.models.nmt import TranslationModel
 from hybridmpi.training.job import default_job
-from hybridmpi.training.run import run_of
+from hybridmpi.training.run import Run
 
 SOURCE, TARGET, SENTENCES = 31, 41, 9
 
@@ -84,12 +84,12 @@ def check_the_job_learns(comm):
     )
 
     def main(world):
-        run = run_of("nmt")(world, job)
+        run = Run(world, job)
         run.begin(None)
         losses = []
         run.trainer.fit(run.batches(0), job.training.steps, lambda result: losses.append(result.loss))
         run.model.eval()
-        values = run.evaluate().values
+        values = run.task.evaluate(world).values
         run.metrics.close()
         world.barrier()
         return losses, values

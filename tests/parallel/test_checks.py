@@ -93,7 +93,7 @@ def test_trace(ranks):
     run_checks("checks_trace", ranks)
 
 
-@pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_planning(ranks):
     run_checks("checks_planning", ranks)
 

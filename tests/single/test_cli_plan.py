@@ -71,6 +71,53 @@ def test_one_parameter_is_explained(capsys, job):
     assert plan_json(capsys, job, "--explain", "bias")["name"] == "bias"
 
 
+def test_every_kind_of_job_is_planned(capsys, tmp_path):
+    """Clicks that are generated, and a parallel text of the user's: by the same command, the same way."""
+    clicks, pairs = tmp_path / "ctr.toml", tmp_path / "nmt.toml"
+    clicks.write_text('[model]\nkind = "ctr"\nbottom = [8]\ntop = [8]\n\n[data]\ndivide = 100000\nbatch = 64\n')
+    for side in (1, 2):
+        lines = (" ".join(f"w{(i * j * side) % 31}" for j in range(1 + i % 6)) for i in range(400))
+        (tmp_path / f"text.{side}").write_text("\n".join(lines) + "\n")
+    settings = f'source = "{tmp_path}/text.1"\ntarget = "{tmp_path}/text.2"\ncache = "{tmp_path}"\nsentences = 10\n'
+    pairs.write_text(f'[model]\nkind = "nmt"\nwidth = 8\nhidden = 6\nsamples = 5\n\n[data]\n{settings}')
+    expected = {
+        clicks: ("examples", 64, {f"tables.c{number:02}" for number in range(1, 27)}),
+        pairs: ("words", pytest.approx(45, rel=0.2), {"source", "target", "output", "bias"}),
+    }
+    for job, (unit, units, names) in expected.items():
+        found = plan_json(capsys, str(job), "--nodes", "2", "--ranks", "6")
+        assert (found["unit"], found["units_per_step"]) == (unit, units)
+        assert {p["name"] for p in found["parameters"] if p["kind"] == "sparse"} == names
+        assert all(0 < entry["seconds"]["compute"] < entry["seconds"]["step"] for entry in found["modes"].values())
+        text = plan(capsys, str(job), "--nodes", "2", "--explain", "output" if "output" in names else "tables.c03")
+        assert "rows touched in a step" in text and "(chosen)" in text
+    # A rank without examples touches nothing: 3 of 6 ranks.
+    few = plan_json(
+        capsys, str(clicks), "--ranks", "6", "--servers", "0", "--set", "data.batch=3", "--explain", "tables.c01"
+    )
+    assert few["touched"]["rank"] <= 0.5 * 2 and few["touched"]["all"] > few["touched"]["rank"]
+    unknown = tmp_path / "unknown.toml"
+    unknown.write_text('[model]\nkind = "lmm"\n')
+    assert cli.main(["plan", str(unknown)]) == 2
+    assert 'kind = "lmm" (a string); expected "lm" or "ctr" or "nmt"' in capsys.readouterr().err
+
+
+def test_ranks_of_a_node_do_together_what_they_would_in_a_run(capsys, job):
+    def transport(*arguments):
+        found = plan_json(capsys, job, *arguments)["transport"]
+        return found["local"], found["together"]
+
+    assert transport("--nodes", "2") == (True, True)
+    assert transport("--nodes", "2", "--ranks", "4") == (False, False)  # one compute rank on each
+    assert transport("--nodes", "1", "--ranks", "4") == (False, False)
+    assert transport("--ranks", "4", "--set", "sparse.aggregate=always") == (True, False)
+    assert transport("--nodes", "2", "--set", "sparse.aggregate=never") == (False, False)
+    assert transport("--nodes", "2", "--set", "sparse.prefetch=true") == (True, False)
+    assert transport("--nodes", "2", "--set", "training.staleness=2", "--set", "sparse.mode=ps") == (False, False)
+    text = plan(capsys, job, "--nodes", "2")
+    assert "\nranks of a node sum the rows that they push and pull together what they want of other nodes\n" in text
+
+
 @pytest.mark.parametrize(
     "arguments, text",
     [

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybridmpi.checkpoint.layout import Progression, overlap
 from hybridmpi.errors import HybridMPIError
-from hybridmpi.sparse.moving import Layout, transfers
 from hybridmpi.sparse.partition import Partition
+from hybridmpi.sparse.transfers import Layout, Stretch, transfers
 
 RANKS = 5
 
@@ -54,6 +55,43 @@ def test_every_row_arrives_once(data, rows, node_of):
                     parts = [stretch.part(i, i + 1) for i in range(stretch.count)]
                     assert [p.target_start for p in parts] == list(range(RANKS * 99))[stretch.target]
         assert np.array_equal(arrived, wanted)
+
+
+def of_all_pairs(held, wanted):
+    """The oracle: every progression that a sender holds against every one that a receiver wants."""
+    result, target_start = [], 0
+    for rows in wanted:
+        source_start = 0
+        for others in held:
+            if shared := overlap(Progression(*others), Progression(*rows)):
+                at = source_start + shared.start, shared.step, target_start + shared.other_start, shared.other_step
+                result.append(Stretch(*at, shared.count))
+            source_start += others[2]
+        target_start += rows[2]
+    return result
+
+
+@given(st.data(), st.integers(0, 300))
+@settings(deadline=None)
+def test_what_overlaps_is_what_all_pairs_say(data, rows):
+    old, new = data.draw(layouts(rows)), data.draw(layouts(rows))
+    plan = transfers(old, new, [0] * RANKS)
+    for (sender, receiver), stretches in plan.items():
+        assert stretches == of_all_pairs(old.held[sender], new.held[receiver]) != []
+    holders = {held: [rank for rank in range(RANKS) if old.held[rank] == held] for held in old.held}
+    for receiver, wanted in enumerate(new.held):
+        for held, ranks in holders.items():
+            assert any((rank, receiver) in plan for rank in ranks) == bool(of_all_pairs(held, wanted))
+
+
+@pytest.mark.parametrize("kind", ["cyclic", "block"])
+def test_only_progressions_that_share_rows_are_looked_at(monkeypatch, kind):
+    """512 parts to 1024: each new one has rows of one or two old ones, and all pairs are half a million."""
+    looked = []
+    monkeypatch.setattr("hybridmpi.checkpoint.layout.overlap", lambda a, b: looked.append(a) or overlap(a, b))
+    old, new = (dealt(Partition.even(10**6, RANKS, kind, parts), range(RANKS)) for parts in (512, 1024))
+    found = sum(map(len, transfers(old, new, [0] * RANKS).values()))
+    assert 1024 <= found <= len(looked) <= 1.5 * found + 1024
 
 
 def test_a_copy_comes_from_oneself_then_from_the_node_then_from_all_in_turn():

@@ -7,6 +7,7 @@ import pytest
 
 from hybridmpi.planning.beside import PHASES, Comparison, Measured, by_phase
 from hybridmpi.planning.costs import Transport
+from hybridmpi.planning.drawn import touched_rows
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.measured import _slowest
 from hybridmpi.planning.predict import predict
@@ -14,7 +15,6 @@ from hybridmpi.planning.report import Outlook
 from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload
 from hybridmpi.sparse.partition import Partition
 from hybridmpi.training import phases
-from hybridmpi.training.trial import touched_rows
 
 MACHINE = Machine((1, 1), (1, 1), link_rate=1e6)
 TABLE = Sparse("rows", 1000, 50)

@@ -5,14 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybridmpi.models.lm import LanguageModel
 from hybridmpi.planning.alpha import Alpha
 from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.decide import choose_ways, copy_bytes, crossover_alpha, decide, predict_modes, ways_of_mode
-from hybridmpi.planning.language import language_model_draws, language_model_flops
 from hybridmpi.planning.machine import Machine
-from hybridmpi.planning.sparsity import Draws, Zipf, expected_rows
-from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload, at_alpha, describe_model
+from hybridmpi.planning.sparsity import Draws, Zipf, scaled_to
+from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload
 
 MACHINE, PLAIN = Machine((2,) * 4, (1,) * 4), Transport()
 TABLE = Sparse("t", 4000, 64, slots=1, draws=(Draws(Zipf(4000), 300),))
@@ -21,6 +19,10 @@ DENSE = Dense("d", (256, 256), slots=1)
 
 def workload(*tables, dense=(), machine=MACHINE):
     return Workload(dense, tables, {t.name: Touched.expected(t, machine) for t in tables}, 0.01)
+
+
+def at_alpha(table, alpha):
+    return replace(table, draws=tuple(scaled_to(table.draws, alpha * table.rows)))
 
 
 def at(alpha):
@@ -123,19 +125,3 @@ def test_measured_alpha_is_moved_along_a_curve_through_what_was_measured():
     assert touched.moved_to(0.1, 4000).alpha(4000) == pytest.approx((0.1, 0.15, 0.3))
     independent = Touched.measured(TABLE, Alpha(0.1, 0.19, 1 - 0.9**8), MACHINE).moved_to(0.4, 4000)
     assert np.isclose(independent.all / 4000, 1 - 0.6**8)
-
-
-def test_the_language_model_is_described():
-    counts = np.arange(200, 0, -1)
-    model = LanguageModel(200, 8, 12, 30)
-    draws = language_model_draws(counts, 60, 30)
-    dense, tables = describe_model(model, 1, draws, "block")
-    assert {t.name: t.shape for t in tables} == {"embedding": (200, 8), "output": (200, 8), "bias": (200, 1)}
-    assert {p.name: p.shape for p in dense} == {name: p.shape for name, p in model.named_parameters()}
-    one = Touched.expected(next(t for t in tables if t.name == "output"), MACHINE)
-    assert one.rank > expected_rows(draws["embedding"]) and one.all > one.nodes[0] > one.rank
-    assert len(one.at_owner) == 4 and one.at_owner[0] > one.at_owner[-1]  # block: the head is at the first owner
-    full = language_model_draws(counts, 60, None)
-    assert expected_rows(full["output"]) == 200
-    # Two products of 1 x 8 by 8 x 48, one of 1 x 12 by 12 x 8, one of 1 x 8 by 8 x 5; backward twice as much.
-    assert language_model_flops(1, 1, 5, 8, 12) == 3 * 2 * (2 * 8 * 48 + 12 * 8 + 8 * 5)

@@ -16,7 +16,6 @@ from hybridmpi.planning.sparsity import (
     LogUniform,
     Progression,
     Zipf,
-    alike,
     expected_rows,
     expected_rows_within,
     scaled_to,
@@ -105,7 +104,6 @@ def test_draws_are_scaled_to_a_measured_sparsity():
     for touched in (20, 700, 4000):
         assert np.isclose(expected_rows(scaled_to(draws, touched)), touched, rtol=1e-3)
     assert expected_rows(scaled_to([Draws(Counted([1, 1, 0]), 1)], 2.5)) == 3
-    assert np.isclose(expected_rows([alike(1000, 300)]), 300) and expected_rows([alike(1000, 1000)]) == 1000
 
 
 def test_wrong_descriptions_are_named():

@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from hybridmpi.cli.job import add_job
@@ -33,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE=X",
         help="the fraction of a table's rows that a rank touches in a step, in place of what its data say",
     )
-    parser.add_argument("--local", action="store_true", help="rows of a node's ranks are summed before they are pushed")
     parser.add_argument("--row-wire", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--measure", action="store_true", help="measure this machine, and a step of the model on it")
     parser.add_argument("--steps", type=int, metavar="N", help="under mpirun: steps of each mode, after 3 (10)")
@@ -45,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 # What describes a machine that is not there, and what only ranks that are there can do.
-OF_A_MACHINE = ("nodes", "ranks", "servers", "link_gbps", "cores", "alpha", "local", "row_wire", "measure", "explain")
+OF_A_MACHINE = ("nodes", "ranks", "servers", "link_gbps", "cores", "alpha", "row_wire", "measure", "explain")
 OF_RANKS = ("steps", "limit")
 
 
@@ -87,11 +84,12 @@ def _run_beside(options: argparse.Namespace) -> int:
 
 def _predict(options: argparse.Namespace) -> int:
     """Print the plan for the machine that the options describe."""
-    from hybridmpi.planning.costs import Transport
+    from hybridmpi.planning.costs import Transport, rows_together
     from hybridmpi.planning.machine import PAYLOAD, Machine
     from hybridmpi.planning.rates import measure_rates
     from hybridmpi.planning.report import Outlook
     from hybridmpi.training.job import read_job
+    from hybridmpi.training.outlook import plan_job
 
     job = read_job(options.job, options.overrides)
     gbps = 1.0 if options.link_gbps is None else options.link_gbps
@@ -104,16 +102,12 @@ def _predict(options: argparse.Namespace) -> int:
         1 if options.nodes is None else options.nodes, options.ranks, options.servers, job.world.servers
     )
     machine = Machine.calibrated(compute, servers, link_rate=PAYLOAD * gbps * 1e9 / 8, **rates)
-    describe = WORKLOADS.get(job.model.kind)
-    if describe is None:
-        raise UsageError(
-            f"{options.job}: jobs of kind '{job.model.kind}' cannot be planned: {', '.join(WORKLOADS)} can"
-        )
-    workload = describe(job, machine, options.measure)
-    workload = with_alphas(workload, options.alpha, machine)
-    transport = Transport(
-        options.local, options.row_wire or job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm
-    )
+    workload = with_alphas(plan_job(job, machine, options.measure), options.alpha)
+    local, together = rows_together(machine, job.sparse.aggregate, job.training.staleness)
+    # Where rows are read in advance, every rank reads its own.
+    together = together and not (job.sparse.prefetch or job.sparse.cache_rows)
+    wire = options.row_wire or job.sparse.wire
+    transport = Transport(local, wire, job.allreduce.wire, job.allreduce.algorithm, together)
     outlook = Outlook(workload, machine, transport)
     if options.explain is not None:
         name = outlook.parameter(options.explain).name
@@ -156,10 +150,8 @@ def places(
     return tuple(node_of.count(node) - holding[node] for node in range(nodes)), holding
 
 
-def with_alphas(workload: Any, alphas: Sequence[str], machine: Any) -> Any:
+def with_alphas(workload: Any, alphas: Sequence[str]) -> Any:
     """Return the workload with --alpha TABLE=X in place of what the data say. Local. Raises UsageError for others."""
-    from hybridmpi.planning.workload import Touched, at_alpha
-
     tables = {table.name: table for table in workload.tables}
     for text in alphas:
         name, _, value = text.partition("=")
@@ -171,58 +163,6 @@ def with_alphas(workload: Any, alphas: Sequence[str], machine: Any) -> Any:
             raise UsageError(f"--alpha {text}: no table '{name}'; the model has {', '.join(tables) or 'none'}")
         if not 0 <= alpha <= 1:
             raise UsageError(f"--alpha {text}: expected TABLE=X with X from 0 to 1, such as {name}=0.2")
-        tables[name] = at_alpha(tables[name], alpha)
-        workload = workload.with_touched(name, Touched.expected(tables[name], machine))
-    return replace(workload, tables=tuple(tables.values()))
-
-
-def _language_model(job: Any, machine: Any, measure: bool) -> Any:
-    """Return the workload of a job of kind "lm"."""
-    from hybridmpi import data
-    from hybridmpi.models.lm import LanguageModel
-    from hybridmpi.planning.language import language_model_draws, language_model_flops
-    from hybridmpi.planning.workload import Touched, Workload, describe_model
-
-    section, sizes = job.data, job.model
-    corpus = data.load(
-        section.source, section.vocabulary, section.held_out, Path(section.cache) if section.cache else None
-    )
-    vocabulary = len(corpus.vocabulary)
-    samples = min(sizes.samples, vocabulary)
-    words = section.streams * section.steps / machine.ranks
-    model = LanguageModel(vocabulary, sizes.width, sizes.hidden, samples, sizes.dropout, sizes.softmax)
-    draws = language_model_draws(corpus.vocabulary.counts, words, samples if sizes.softmax == "sampled" else None)
-    dense, tables = describe_model(model, len(job.optimizer.slots), draws, job.sparse.partition)
-    touched = {table.name: Touched.expected(table, machine) for table in tables}
-    if measure:
-        rank_streams = max(1, section.streams // machine.ranks)
-        seconds = _measured_step(model, job, corpus.train, rank_streams) * words / (rank_streams * section.steps)
-    else:
-        classes = touched["output"].rank
-        seconds = language_model_flops(words, touched["embedding"].rank, classes, sizes.width, sizes.hidden)
-        seconds /= machine.flops
-    clip = job.training.clip > 0
-    return Workload(dense, tables, touched, seconds, clip=clip, units=section.streams * section.steps, unit="words")
-
-
-# A kind of job that can be planned: what makes its workload of (job, machine, whether to measure a step).
-WORKLOADS: dict[str, Callable[[Any, Any, bool], Any]] = {"lm": _language_model}
-
-MEASURED_STEPS, MEASURED_AFTER = 12, 4
-
-
-def _measured_step(model: Any, job: Any, tokens: Any, streams: int) -> float:
-    """Return the seconds of forward and backward of one rank's batch of so many streams, in this process."""
-    from statistics import median
-
-    from hybridmpi.data import Streams
-    from hybridmpi.training.trainer import Trainer
-    from hybridmpi.world import World
-
-    with World(servers=0) as world:
-        trainer = Trainer(world, model, job.optimizer)
-        seconds = []
-        batches = Streams(tokens, streams, job.data.steps)
-        trainer.fit(batches, MEASURED_STEPS, lambda r: seconds.append(r.seconds["forward"] + r.seconds["backward"]))
-        trainer.close()
-    return median(seconds[MEASURED_AFTER:])
+        touched = workload.touched[name].moved_to(alpha, tables[name].rows)
+        workload = workload.with_touched(name, touched)
+    return workload

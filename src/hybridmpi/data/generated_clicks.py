@@ -45,12 +45,17 @@ class GeneratedClicks:
             )
         rows = [max(FEWEST_ROWS, -(-count // divide)) for count in CRITEO_ROWS]
         self.tables = {f"c{place:02}": count for place, count in enumerate(rows, 1)}
+        self._arguments = divide, exponent, bag, held_out, seed
         self.features, self.held_out = FEATURES, held_out
         self._exponent, self._bag, self._seed = exponent, bag, seed
         self._weights = self._normal("weights", 1, FEATURES)[0]
         self._hidden = [
             self._normal(name, min(count, HIDDEN_ROWS), 1 + HIDDEN_WIDTH) for name, count in self.tables.items()
         ]
+
+    def __reduce__(self) -> tuple[type[GeneratedClicks], tuple[int, float, int, int, int]]:
+        """Travel as the arguments: all else is a function of them."""
+        return GeneratedClicks, self._arguments
 
     def __str__(self) -> str:
         rows = self.tables.values()

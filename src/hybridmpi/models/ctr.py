@@ -84,6 +84,16 @@ class ClickModel(Module):
         """Return the ids of the rows that `loss` will pull for a batch, by table. Local."""
         return {f"tables.{name}": ids for name, ids in zip(self.tables.names, batch.ids, strict=True)}
 
+    def flops(self, batch: Clicks, rows: Mapping[str, int]) -> float:
+        """Return the additions and multiplications of the matrix products of `loss` and its backward, for a batch that
+        takes so many different `rows` of each table. Local."""
+        count, vectors = len(batch.labels), len(rows) + 1
+        layers = [linear.weight.shape for part in (self.bottom, self.top) for linear in part.linears]
+        products = 3 * sum(inputs * outputs for outputs, inputs in layers)
+        # Of the dot products forward has one product and backward another: their two operands are the same.
+        dots = 2 * vectors**2 * self.bottom.linears[-1].weight.shape[0]
+        return 2.0 * count * (products + dots)
+
     def logits(self, batch: Clicks) -> Tensor:
         """Return the logit of a click for each example, [n]. Local; pulls rows."""
         vector = self.bottom(Tensor(batch.features.astype(self.dtype, copy=False)))

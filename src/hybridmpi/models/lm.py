@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
 import numpy as np
 
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
-from hybridmpi.models.prediction import negative_log_likelihood, rows_of_loss, sampler_for, word_loss
+from hybridmpi.models.prediction import PASSES, negative_log_likelihood, rows_of_loss, sampler_for, word_loss
 from hybridmpi.nn import LSTM, Dropout, Embedding, Module
 from hybridmpi.nn.lstm import State
 
@@ -69,6 +70,14 @@ class LanguageModel(Module):
     def rows_wanted(self, batch: TextBatch) -> dict[str, np.ndarray]:
         """Return the ids of the rows that `loss` will pull for a batch, by table, as the step's draws decide. Local."""
         return {"embedding": batch.inputs, **rows_of_loss(batch.targets.reshape(-1), self.sampler)}
+
+    def flops(self, batch: TextBatch, rows: Mapping[str, int]) -> float:
+        """Return the additions and multiplications of the matrix products of `loss` and its backward, for a batch that
+        takes so many different `rows` of each table. Local."""
+        words, hidden, width = batch.inputs.size, self.lstm.hidden, self.embedding.dim
+        inputs = words if self.dropout.rate else rows["embedding"]
+        gates = (inputs * width + words * self.lstm.outputs) * 4 * hidden
+        return PASSES * 2 * (gates + words * hidden * self.lstm.outputs + words * rows["output"] * width)
 
     def evaluate(self, batch: TextBatch) -> tuple[float, int]:
         """Return the sum of negative log likelihoods, in double precision, and the number of words. Local; pulls rows.

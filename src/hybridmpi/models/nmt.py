@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
 from hybridmpi.models.prediction import (
+    PASSES,
     likeliest,
     negative_log_likelihood,
     rows_of_loss,
@@ -84,6 +86,17 @@ class TranslationModel(Module):
         )
         inputs = batch.target[:, :-1][_within(batch.target_lengths, batch.target.shape[1])[:, 1:]]
         return {"source": source, "target": inputs, **rows_of_loss(target, self.sampler)}
+
+    def flops(self, batch: SentencePairs, rows: Mapping[str, int]) -> float:
+        """Return the additions and multiplications of the matrix products of `loss` and its backward, for a batch that
+        takes so many different `rows` of each table. Local."""
+        (count, source), target = batch.source.shape, batch.target.shape[1]
+        words, width, hidden = int(batch.target_lengths.sum()), self.source.dim, self.forwards.hidden
+        both = 2 * hidden  # the encoder's two directions, and what the decoder has
+        encoder = 2 * (rows["source"] * width + count * source * hidden) * 4 * hidden + count * both * width
+        decoder = ((rows["target"] + count) * width + count * target * both) * 4 * both
+        attention = count * target * (both * both + 2 * source * both)
+        return PASSES * 2 * (encoder + decoder + attention + words * width * (2 * both + rows["output"]))
 
     def evaluate(self, batch: SentencePairs) -> tuple[float, int]:
         """Return the sum of negative log likelihoods of the target words, in double precision, and their number. Local;

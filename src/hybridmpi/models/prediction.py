@@ -12,6 +12,8 @@ from hybridmpi.autograd.sampled_softmax import shift_by_maximum
 from hybridmpi.errors import UsageError
 from hybridmpi.nn import Embedding, LogUniform, sampled_softmax
 
+PASSES = 3  # as much as the forward products the backward ones take twice: gradients of inputs, and of weights
+
 EVALUATED_ROWS = 2048  # rows of the output table pulled at once in evaluation
 EVALUATED_WORDS = 128  # words scored at once against them: 1 MiB of logits, which stay in the cache
 

@@ -19,6 +19,7 @@ from hybridmpi.planning.modes import Way
 from hybridmpi.planning.traffic import aggregate, pulled_together
 from hybridmpi.planning.workload import Dense, Sparse, Touched
 from hybridmpi.sparse.node_memory import sharers_of
+from hybridmpi.sparse.node_sum import Aggregate
 from hybridmpi.sparse.norms import SCALAR_BYTES
 from hybridmpi.sparse.requests import PIECE_HEAD, REPLY_HEAD, REQUEST_HEAD
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES
@@ -42,6 +43,18 @@ class Transport:
     dense_wire: str = "float32"
     algorithm: str = "auto"
     together: bool = False
+
+
+def rows_together(machine: Machine, aggregate: Aggregate, staleness: float = 0) -> tuple[bool, bool]:
+    """Return whether ranks of any node sum their rows before they push them, and whether they pull together what they
+    want of other nodes, as a run with these options does (`sparse.node_sum.open_node_sum`, `open_node_pull`). Local.
+    """
+    compute, home = np.array(machine.compute), machine.owner_nodes
+    crosses = len({*np.flatnonzero(compute), *home}) > 1
+    wanted = crosses if aggregate == "auto" else aggregate == "always"
+    several = np.flatnonzero(compute > 1)
+    local = wanted and len(several) > 0 and not staleness
+    return local, local and any((home != node).any() for node in several)
 
 
 @dataclass
@@ -169,7 +182,8 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
     wanted = rows.sum() - near
     load.within += clients * near * table.row_bytes
     pulled = np.where(far, _rows_of_nodes(touched, machine, transport.together)[:, None] * touched.at_owner, 0.0)
-    asked = np.where(far & (rows > 0), _writers(machine, transport.together, elsewhere=True), 0.0)
+    # Who wants no row of a table asks nobody for it: of few rows there are not more requests than rows.
+    asked = np.minimum(_writers(machine, transport.together, elsewhere=True), pulled)
     requests = asked
     if transport.together:  # one request for all tables, where several ranks pull together
         joined = np.where(clients > 1, asked.T, 0.0).T
@@ -227,7 +241,7 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
     each = np.divide(sent, clients, out=np.zeros(machine.nodes), where=clients > 0)  # rows that a rank sends
     _spread(load, machine, np.outer(sent, share * ID_BYTES), "push_ids")
     _spread(load, machine, np.outer(sent, share * table.row_bytes), "push_rows", wire / table.row_bytes)
-    _spread(load, machine, senders * np.where(share > 0, float(PIECE_BYTES), 0.0), "control")
+    _spread(load, machine, np.minimum(senders, np.outer(sent, share)) * PIECE_BYTES, "control")
     load.rank_work += float(each.max()) * (table.row_bytes / machine.gather_rate + wire / machine.memory_rate)
 
 

@@ -110,6 +110,7 @@ class Outlook:
         return "\n".join([
             f"{count(machine.nodes, 'node')}, {count(machine.ranks, 'compute rank')}, {owners}{link}; "
             f"{w.units:,.0f} {w.unit} a step",
+            *self._together(),
             "",
             *self._parameters(),
             "",
@@ -117,6 +118,14 @@ class Outlook:
             "",
             *(line for d in self.decisions for line in wrapped(f"{d.name}: {d.reason}")),
         ])  # fmt: skip
+
+    def _together(self) -> list[str]:
+        """What ranks of a node do together."""
+        done = [
+            *(["sum the rows that they push"] if self.transport.local else []),
+            *(["pull together what they want of other nodes"] if self.transport.together else []),
+        ]
+        return wrapped(f"ranks of a node {' and '.join(done)}", indent=0) if done else []
 
     def _parameters(self) -> list[str]:
         head = ("parameter", "shape", "size", "alpha", "cross", "goes by", "bytes/rank", "bytes/server", "load")

@@ -169,16 +169,6 @@ def expected_rows_within(
     return total, total
 
 
-def alike(rows: int, touched: float) -> Draws:
-    """Return draws that touch `touched` of `rows` rows, all alike: for a sparsity known as a number only. Local.
-
-    Rows that are alike are shared by few ranks: what several of them touch together is then estimated too high.
-    """
-    if touched >= rows:
-        return Draws(EveryRow(rows), 1)
-    return Draws(Zipf(rows, 0.0), math.log1p(-touched / rows) / math.log1p(-1 / rows))
-
-
 def scaled_to(draws: Sequence[Draws], touched: float) -> list[Draws]:
     """Return `draws` with all counts multiplied so that a rank touches `touched` rows on average. Local.
 

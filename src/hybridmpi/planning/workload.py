@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridmpi.errors import UsageError
-from hybridmpi.nn import Module
 from hybridmpi.planning.access import Balance, balance, owner_access, shares
 from hybridmpi.planning.alpha import Alpha
 from hybridmpi.planning.machine import Machine
-from hybridmpi.planning.sparsity import Draws, alike, expected_rows, scaled_to
+from hybridmpi.planning.sparsity import Draws, expected_rows
 from hybridmpi.sparse.partition import Kind, Partition
 
 
@@ -42,7 +40,7 @@ class Sparse:
     slots: int = 0
     draws: tuple[Draws, ...] = ()
     partition: Kind = "cyclic"
-    parts: int | None = None  # None: one for each owner
+    homes: tuple[int, ...] | None = None  # the owner of each part; None: one part for each owner
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,7 +59,9 @@ class Sparse:
 
     def map(self, owners: int) -> Partition:
         """Return where the rows lie. Local."""
-        return Partition.even(self.rows, owners, self.partition, self.parts)
+        if self.homes is None:
+            return Partition.even(self.rows, owners, self.partition)
+        return Partition(self.rows, owners, self.partition, self.homes)
 
 
 @dataclass(frozen=True)
@@ -166,37 +166,6 @@ class Workload:
     def with_touched(self, name: str, touched: Touched) -> Workload:
         """Return the workload with other numbers of rows touched in one table. Local."""
         return replace(self, touched={**self.touched, name: touched})
-
-
-def describe_model(
-    model: Module,
-    slots: int,
-    draws: Mapping[str, Sequence[Draws]],
-    partition: Kind = "cyclic",
-    parts: int | None = None,
-) -> tuple[tuple[Dense, ...], tuple[Sparse, ...]]:
-    """Return the parameters of a model with the draws of its tables, by name. Local.
-
-    `slots`: the optimiser's state arrays. Raises UsageError where draws and tables do not have the same names.
-    """
-    tables = model.named_tables()
-    if {name for name, _ in tables} != set(draws):
-        raise UsageError(
-            f"the draws of tables {sorted(draws)} were described, and the model has {[name for name, _ in tables]}"
-        )
-    dense = tuple(Dense(name, p.shape, np.dtype(p.dtype).name, slots) for name, p in model.named_parameters())
-    sparse = tuple(
-        Sparse(name, t.rows, t.dim, np.dtype(t.dtype).name, slots, tuple(draws[name]), partition, parts)
-        for name, t in tables
-    )
-    return dense, sparse
-
-
-def at_alpha(table: Sparse, alpha: float) -> Sparse:
-    """Return the table with draws that touch the fraction `alpha` of its rows on a rank. Local."""
-    touched = alpha * table.rows
-    draws = scaled_to(table.draws, touched) if table.draws else [alike(table.rows, touched)]
-    return replace(table, draws=tuple(draws))
 
 
 def table_balance(table: Sparse, touched: Touched, machine: Machine) -> Balance:

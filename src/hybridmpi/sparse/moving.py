@@ -1,143 +1,23 @@
 """Rows that move between the ranks that hold them, with their optimiser state, in the running job.
 
-Every rank works out from the two layouts alone who sends which rows to whom: the rows that two arithmetic progressions
-share are again one. Messages are contiguous and go, one Put each, into a window that exists for the move only; in
-rounds, so that memory stays bounded whatever the table's size. Rows that stay on a rank are copied there.
+Every rank works out from the two layouts alone who sends which rows to whom (transfers.py). Messages are contiguous and
+go, one Put each, into a window that exists for the move only; in rounds, so that memory stays bounded whatever the
+table's size. Rows that stay on a rank are copied there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
-from hybridmpi.errors import HybridMPIError
-from hybridmpi.sparse.partition import Partition
+from hybridmpi.sparse.transfers import Layout, Stretch, Transfers, transfers
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
 
 # What a rank receives at most in one round: large enough that a round's two barriers do not count, and little beside
 # the tables for whose sake rows are spread over ranks.
 ROUND_BYTES = 64 << 20
-
-# (first, stride, count): global rows first, first + stride, ...
-Rows = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Which rows each rank holds: `held[w]`: the progressions of rows that lie one after another at world rank w.
-
-    Ranks that hold the same are copies of each other, such as a replica on every compute rank; apart from copies, each
-    row lies at one rank.
-    """
-
-    held: tuple[tuple[Rows, ...], ...]
-
-    @classmethod
-    def of(cls, world: World, partition: Partition) -> Layout:
-        """Return where the rows of a partition lie: its parts at their owners; without parts, a replica on every
-        compute rank. Local."""
-        return cls.of_owners(world, partition) if partition.parts else cls.of_replicas(world, partition.rows)
-
-    @classmethod
-    def of_owners(cls, world: World, partition: Partition) -> Layout:
-        """Return the layout in which each owner holds its parts. Local."""
-        pieces = dict(zip(world.owners, partition.pieces, strict=True))
-        rows = (((p.first, p.stride, p.count) for p in pieces.get(rank, ())) for rank in range(world.size))
-        return cls(tuple(map(tuple, rows)))
-
-    @classmethod
-    def of_replicas(cls, world: World, rows: int) -> Layout:
-        """Return the layout in which every compute rank holds the whole table. Local."""
-        return cls(tuple(((0, 1, rows),) if rank in world.clients else () for rank in range(world.size)))
-
-    def count(self, rank: int) -> int:
-        """Return how many rows a world rank holds. Local."""
-        return sum(count for _, _, count in self.held[rank])
-
-
-class Stretch(NamedTuple):
-    """`count` rows that lie at source_start + i * source_step at the sender, at target_start + i * target_step at the
-    receiver."""
-
-    source_start: int
-    source_step: int
-    target_start: int
-    target_step: int
-    count: int
-
-    @property
-    def source(self) -> slice:
-        """The rows at the sender."""
-        return slice(self.source_start, self.source_start + (self.count - 1) * self.source_step + 1, self.source_step)
-
-    @property
-    def target(self) -> slice:
-        """The rows at the receiver."""
-        return slice(self.target_start, self.target_start + (self.count - 1) * self.target_step + 1, self.target_step)
-
-    def part(self, start: int, stop: int) -> Stretch:
-        """Return rows `start` to `stop` of it."""
-        return Stretch(
-            self.source_start + start * self.source_step,
-            self.source_step,
-            self.target_start + start * self.target_step,
-            self.target_step,
-            stop - start,
-        )
-
-
-Transfers = dict[tuple[int, int], list[Stretch]]
-
-
-def transfers(old: Layout, new: Layout, node_of: Sequence[int]) -> Transfers:
-    """Return which rows go from where to where, by (sender, receiver); a rank "sends" itself what it keeps. Local.
-
-    Where several ranks hold a row, its receiver takes it from itself, else from one of its node, else the receivers
-    are spread over them. Raises HybridMPIError if the old layout does not hold what the new one needs.
-    """
-    copies: dict[tuple[Rows, ...], list[int]] = {}
-    for rank, held in enumerate(old.held):
-        if old.count(rank):
-            copies.setdefault(held, []).append(rank)
-    common = cache(_common)
-    result: Transfers = {}
-    for receiver, wanted in enumerate(new.held):
-        found = 0
-        for held, ranks in copies.items():
-            if stretches := common(held, wanted):
-                near = [rank for rank in ranks if node_of[rank] == node_of[receiver]] or ranks
-                sender = receiver if receiver in ranks else near[receiver % len(near)]
-                result[sender, receiver] = stretches
-                found += sum(stretch.count for stretch in stretches)
-        if found != new.count(receiver):
-            raise HybridMPIError(
-                f"rows that move: rank {receiver} is to hold {new.count(receiver):,} rows, of which the ranks hold "
-                f"{found:,} now: both layouts must be of one table, with each row at one rank or on ranks that hold "
-                "the same"
-            )
-    return result
-
-
-def _common(held: tuple[Rows, ...], wanted: tuple[Rows, ...]) -> list[Stretch]:
-    """Return the rows that a sender holds and a receiver wants, by their places at both."""
-    from hybridmpi.checkpoint.layout import Progression, overlap
-
-    result = []
-    target_start = 0
-    for rows in wanted:
-        source_start = 0
-        for others in held:
-            if shared := overlap(Progression(*others), Progression(*rows)):
-                at = source_start + shared.start, shared.step, target_start + shared.other_start, shared.other_step
-                result.append(Stretch(*at, shared.count))
-            source_start += others[2]
-        target_start += rows[2]
-    return result
 
 
 def move(

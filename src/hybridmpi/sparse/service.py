@@ -16,12 +16,13 @@ from hybridmpi.sparse.client import Client, Path
 from hybridmpi.sparse.clocks import show_clock
 from hybridmpi.sparse.exchange import Exchange, RowMemory, slot_sizes
 from hybridmpi.sparse.forms import Forms, check_wire
-from hybridmpi.sparse.moving import Layout, move
+from hybridmpi.sparse.moving import move
 from hybridmpi.sparse.node_pull import open_node_pull
 from hybridmpi.sparse.node_sum import Aggregate, NodeSum, open_node_sum
 from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
+from hybridmpi.sparse.transfers import Layout
 from hybridmpi.sparse.wire import smallest_slot
 from hybridmpi.traffic import Traffic
 from hybridmpi.waiting import Backoff

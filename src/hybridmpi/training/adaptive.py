@@ -106,7 +106,7 @@ class Adaptation:
                 slots,
                 (),
                 spec.partition,
-                len(spec.homes or ()) or None,
+                spec.homes or None,
             )
             for spec in self.exchange.specs
             if spec.name in self.movable

@@ -17,8 +17,9 @@ from hybridmpi.models.ctr import ClickModel
 from hybridmpi.models.ranking import area_under_curve
 from hybridmpi.optim import Adagrad
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
-from hybridmpi.training.run import Evaluation, Run
+from hybridmpi.training.task import Evaluation, Task
 from hybridmpi.training.values import Amount, Count, Counts, Range
+from hybridmpi.world import World
 
 # Held-out examples that one call of the model evaluates.
 EVALUATION_BATCH = 4096
@@ -47,8 +48,8 @@ class DataSection:
     bag: Count = 2
 
 
-class ClickRun(Run):
-    """One run of a click job on one compute rank."""
+class ClickTask(Task):
+    """The prediction of clicks."""
 
     defaults = Job(
         ModelSection(),
@@ -59,39 +60,35 @@ class ClickRun(Run):
     )
     fixed = ("source", "batch", "held_out", "seed", "divide", "exponent", "bag")
 
-    def prepare(self) -> ClickModel:
-        """Read or prepare the click log, and return the model of its tables."""
-        section, model = self.job.data, self.job.model
-        if section.source == "generated":
-            self.clicks = data.GeneratedClicks(
-                section.divide, section.exponent, section.bag, section.held_out, section.seed
-            )
-            if self.root:
-                print(self.clicks, flush=True)
-        else:
-            self.clicks = self.read(section.source, self._read)
-        return ClickModel(self.clicks.tables, self.clicks.features, model.width, model.bottom, model.top)
-
-    def _read(self) -> data.OpenBandit:
+    def load(self) -> data.Clicks:
+        """Read or prepare the click log."""
         section = self.job.data
+        if section.source == "generated":
+            return data.GeneratedClicks(section.divide, section.exponent, section.bag, section.held_out, section.seed)
         folder = open_bandit.installed() if section.source == "open-bandit" else Path(section.source)
         return open_bandit.read(folder, section.held_out, section.seed)
 
-    def batches(self, first: int) -> Iterator[data.ClickBatch | None]:
-        """Yield this rank's share of the global batches."""
-        return data.training_batches(self.clicks, self.job.data.batch, first, *self._place())
+    def build(self) -> ClickModel:
+        """Return the model of the log's tables."""
+        model = self.job.model
+        return ClickModel(self.data.tables, self.data.features, model.width, model.bottom, model.top)
 
-    def evaluate(self) -> Evaluation | None:
+    def batches(self, first: int, rank: int, ranks: int) -> Iterator[data.ClickBatch | None]:
+        """Yield a rank's share of the global batches."""
+        return data.training_batches(self.data, self.job.data.batch, first, rank, ranks)
+
+    def evaluate(self, world: World) -> Evaluation | None:
         """Return log loss and AUC of all held-out examples, beside the best constant and the labels' own model."""
-        if not self.clicks.held_out:
+        if not self.data.held_out:
             return None
-        batches = list(data.held_out_batches(self.clicks, EVALUATION_BATCH, *self._place()))
+        place = world.compute.Get_rank(), world.compute.Get_size()
+        batches = list(data.held_out_batches(self.data, EVALUATION_BATCH, *place))
         mine = [np.concatenate(part) if part else np.empty(0) for part in (
             [self.model.evaluate(batch) for batch in batches],
             [batch.labels for batch in batches],
             [batch.logits for batch in batches if batch.logits is not None],
         )]  # fmt: skip
-        logits, labels, true = (np.concatenate(parts) for parts in zip(*self.world.gather(mine), strict=True))
+        logits, labels, true = (np.concatenate(parts) for parts in zip(*world.gather(mine), strict=True))
         loss, curve, share = _loss(logits, labels), area_under_curve(logits, labels), float(labels.mean())
         constant = _loss(np.full(len(labels), _logit(share)), labels)
         text, values = f"base rate: {constant:.4f}", {"base_rate_log_loss": constant, "base_rate": share}
@@ -104,9 +101,6 @@ class ClickRun(Run):
             # Without a click, or with nothing else, there is no AUC; JSON has no NaN.
             {"log_loss": loss, "auc": None if math.isnan(curve) else curve, **values, "examples": len(labels)},
         )
-
-    def _place(self) -> tuple[int, int]:
-        return self.world.compute.Get_rank(), self.world.compute.Get_size()
 
 
 def _loss(logits: np.ndarray, labels: np.ndarray) -> float:

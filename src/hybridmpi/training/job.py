@@ -18,7 +18,7 @@ from hybridmpi.optim import Adagrad, Optimizer, by_name
 from hybridmpi.planning.modes import Mode
 from hybridmpi.roles import Servers
 from hybridmpi.sparse.cache import Policy
-from hybridmpi.training.kinds import KINDS, run_of
+from hybridmpi.training.kinds import KINDS, task_of
 from hybridmpi.training.values import Amount, Count, Mebibytes, Range, checked, show
 
 
@@ -128,7 +128,7 @@ class Job:
 
 def default_job(kind: str) -> Job:
     """Return the job of `kind` whose file says nothing else. Local."""
-    return run_of(kind).defaults
+    return task_of(kind).defaults
 
 
 def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:

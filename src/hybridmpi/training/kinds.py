@@ -1,6 +1,6 @@
-"""Kinds of jobs: for each `kind` of a job file's [model], the class that runs it.
+"""Kinds of jobs: for each `kind` of a job file's [model], the class of its task.
 
-To add one: a file with a subclass of `Run` whose `defaults` are the whole job with its own [model] and [data] (see
+To add one: a file with a subclass of `Task` whose `defaults` are the whole job with its own [model] and [data] (see
 language.py), a line here, and an example in jobs/.
 """
 
@@ -10,16 +10,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hybridmpi.training.run import Run
+    from hybridmpi.training.task import Task
 
 KINDS = {
-    "lm": "hybridmpi.training.language:LanguageRun",
-    "ctr": "hybridmpi.training.clicks:ClickRun",
-    "nmt": "hybridmpi.training.translation:TranslationRun",
+    "lm": "hybridmpi.training.language:LanguageTask",
+    "ctr": "hybridmpi.training.clicks:ClickTask",
+    "nmt": "hybridmpi.training.translation:TranslationTask",
 }
 
 
-def run_of(kind: str) -> type[Run]:
-    """Return the class that runs jobs of `kind`, which is one of KINDS. Local; loads its module."""
+def task_of(kind: str) -> type[Task]:
+    """Return the class of the task of jobs of `kind`, which is one of KINDS. Local; loads its module."""
     module, name = KINDS[kind].split(":")
     return getattr(importlib.import_module(module), name)

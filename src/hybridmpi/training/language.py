@@ -11,8 +11,9 @@ from typing import Annotated, Literal
 from hybridmpi import data
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.training.job import CheckpointSection, Job
-from hybridmpi.training.run import Evaluation, Run
+from hybridmpi.training.task import Evaluation, Task
 from hybridmpi.training.values import Count, Range
+from hybridmpi.world import World
 
 # Held-out text is read in so many parallel streams, whatever the job's own batch: perplexities compare.
 EVALUATION_STREAMS = 64
@@ -45,52 +46,50 @@ class DataSection:
     cache: str = ""
 
 
-class LanguageRun(Run):
-    """One run of a language-model job on one compute rank."""
+class LanguageTask(Task):
+    """A language model of a text."""
 
     defaults = Job(ModelSection(), DataSection(), checkpoint=CheckpointSection("runs/lm"))
     unit = "words"
     fixed = ("streams", "steps")
 
-    def prepare(self) -> LanguageModel:
-        """Read the text, cut it into streams, and return the model of its vocabulary."""
+    def load(self) -> data.Corpus:
+        """Read the text."""
         section = self.job.data
         cache = Path(section.cache) if section.cache else None
-        corpus = self.read(
-            section.source, lambda: data.load(section.source, section.vocabulary, section.held_out, cache)
-        )
-        rank, ranks = self.world.compute.Get_rank(), self.world.compute.Get_size()
-        self.corpus = corpus
-        self.streams = data.Streams(corpus.train, section.streams, section.steps, rank, ranks)
-        self.held_out, self.unigram = None, math.nan
-        if len(corpus.held_out) > 1:
-            self.held_out = data.held_out_streams(corpus.held_out, EVALUATION_STREAMS, EVALUATION_STEPS, rank, ranks)
-            self.unigram = corpus.vocabulary.unigram_perplexity(corpus.held_out)
-        vocabulary, model = len(corpus.vocabulary.words), self.job.model
+        return data.load(section.source, section.vocabulary, section.held_out, cache)
+
+    def build(self) -> LanguageModel:
+        """Return the model of the text's vocabulary."""
+        vocabulary, model = len(self.data.vocabulary), self.job.model
         samples = min(model.samples, vocabulary)
         return LanguageModel(vocabulary, model.width, model.hidden, samples, model.dropout, model.softmax)
 
-    def batches(self, first: int) -> Iterator[data.Batch | None]:
-        """Yield this rank's windows of text."""
-        self.streams.position = first
-        return (batch if batch.inputs.size else None for batch in self.streams)
+    def batches(self, first: int, rank: int, ranks: int) -> Iterator[data.Batch | None]:
+        """Yield a rank's windows of the text, cut into streams."""
+        streams = data.Streams(self.data.train, self.job.data.streams, self.job.data.steps, rank, ranks)
+        streams.position = first
+        return (batch if batch.inputs.size else None for batch in streams)
 
-    def evaluate(self) -> Evaluation | None:
+    def evaluate(self, world: World) -> Evaluation | None:
         """Return the held-out perplexity by the full softmax, beside the unigram model's."""
-        if self.held_out is None:
+        held_out = self.data.held_out
+        if len(held_out) < 2:
             return None
+        place = world.compute.Get_rank(), world.compute.Get_size()
         loss, words = 0.0, 0
-        for batch in self.held_out.one_pass():
+        for batch in data.held_out_streams(held_out, EVALUATION_STREAMS, EVALUATION_STEPS, *place).one_pass():
             batch_loss, batch_words = self.model.evaluate(batch)
             loss, words = loss + batch_loss, words + batch_words
-        parts = self.world.gather((loss, words))
+        parts = world.gather((loss, words))
         loss, words = (sum(column) for column in zip(*parts, strict=True))
         perplexity = math.exp(min(loss / words, 700.0))
+        unigram = self.data.vocabulary.unigram_perplexity(held_out)
         return Evaluation(
-            f"held-out perplexity {perplexity:.1f} on {words:,} words (unigram model: {self.unigram:.1f})",
-            {"perplexity": perplexity, "unigram_perplexity": self.unigram, "words": words},
+            f"held-out perplexity {perplexity:.1f} on {words:,} words (unigram model: {unigram:.1f})",
+            {"perplexity": perplexity, "unigram_perplexity": unigram, "words": words},
         )
 
     def words(self) -> list[str]:
         """Return the vocabulary."""
-        return self.corpus.vocabulary.words
+        return self.data.vocabulary.words

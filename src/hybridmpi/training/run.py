@@ -11,17 +11,15 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from hybridmpi.checkpoint import Checkpoint
 from hybridmpi.errors import CheckpointError, UsageError
-from hybridmpi.nn import Module
 from hybridmpi.planning.modes import Mode
 from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.job import Job
-from hybridmpi.training.kinds import run_of
+from hybridmpi.training.kinds import task_of
 from hybridmpi.training.metrics import Metrics
 from hybridmpi.training.options import dense_options, sparse_options
 from hybridmpi.training.partition_search import PartitionTuning
@@ -49,7 +47,7 @@ def run_job(
     `resume`: a checkpoint, or a directory of them, to continue from. `trace`: the file for a timeline of some steps,
     `trace_steps` the first and the last of them; None: see Trace.
     """
-    run = run_of(job.model.kind)(world, job)
+    run = Run(world, job)
     run.begin(resume)
     if trace:
         run.record(trace, trace_steps)
@@ -60,53 +58,19 @@ def run_job(
         run.metrics.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What held-out data say of the model: `text` for the log, `values` for the metrics file."""
-
-    text: str
-    values: dict[str, Any]
-
-
 class Run:
-    """One run of a job on one compute rank. A kind of job is a subclass, which fills in what is its own.
+    """One run of a job, whatever its kind, on one compute rank: its task, trained."""
 
-    defaults: the whole job of that kind where its file says nothing. unit: what its examples are called. fixed: the
-    keys of [data], or of another section as "section.key", that a resumed run must keep, since its data would be other
-    ones.
-    """
-
-    defaults: ClassVar[Job]
-    unit: ClassVar[str] = "examples"
-    fixed: ClassVar[tuple[str, ...]] = ()
-
-    # -- what a kind fills in --------------------------------------------------------------------------------------
-
-    def prepare(self) -> Module:
-        """Read the data and return the model. Collective over compute."""
-        raise NotImplementedError
+    def __init__(self, world: World, job: Job) -> None:
+        """Read the data and build the model. Collective over compute."""
+        self.world, self.job = world, job
+        self.root = world.on_root()
+        self.task = task_of(job.model.kind)(job, self.read)
+        self.model = self.task.model
 
     def batches(self, first: int) -> Iterator[Any]:
         """Yield this rank's batches from step `first` (0: the first one) on; None in a step without any. Local."""
-        raise NotImplementedError
-
-    def evaluate(self) -> Evaluation | None:
-        """Return what the held-out data say; None without any. Collective over compute; all ranks get the same.
-
-        The model is in evaluation mode.
-        """
-        raise NotImplementedError
-
-    def words(self) -> list[str] | None:
-        """Return the words that the ids of a table stand for, to be kept in checkpoints; None without any. Local."""
-        return None
-
-    # -- what all kinds share --------------------------------------------------------------------------------------
-
-    def __init__(self, world: World, job: Job) -> None:
-        self.world, self.job = world, job
-        self.root = world.on_root()
-        self.model = self.prepare()
+        return self.task.batches(first, self.world.compute.Get_rank(), self.world.compute.Get_size())
 
     def open_trainer(
         self,
@@ -149,7 +113,7 @@ class Run:
         found = self._resume(resume) if resume is not None else {}
         self.tuning = PartitionTuning(self.trainer, found.get("search")) if job.sparse.search else None
         self.metrics = self._open_metrics(append=resume is not None)
-        self.progress = Progress(job.training.steps, job.training.progress, self.unit) if self.root else None
+        self.progress = Progress(job.training.steps, job.training.progress, self.task.unit) if self.root else None
         self.trace: Trace | None = None
         self.evaluated = -1
         self.examples = 0
@@ -175,11 +139,11 @@ class Run:
 
     def _open_metrics(self, append: bool) -> Metrics:
         """Open the metrics file on rank 0; every rank hears of a failure."""
-        metrics = Metrics("", False, self.unit)
+        metrics = Metrics("", False, self.task.unit)
 
         def open_file() -> None:
             nonlocal metrics
-            metrics = Metrics(self.job.metrics_path, append, self.unit)
+            metrics = Metrics(self.job.metrics_path, append, self.task.unit)
 
         self.world.from_root(open_file)
         return metrics
@@ -199,13 +163,13 @@ class Run:
                 f"{path}: written by a job of kind {kind!r}, this one is of kind '{self.job.model.kind}': resume it "
                 "with the job file of the first run"
             )
-        if words != self.words():
+        if words != self.task.words():
             raise CheckpointError(
                 f"{path}: its vocabulary is not that of '{section.source}' as this job reads it: ids would mean "
                 "other words. Resume with the text, the vocabulary size and the held-out share of the first run"
             )
         now = describe_job(self.job)
-        names = [key.split(".") if "." in key else ("data", key) for key in self.fixed]
+        names = [key.split(".") if "." in key else ("data", key) for key in self.task.fixed]
         if moved := [(section, key) for section, key in names if wrote[section][key] != now[section][key]]:
             said = [
                 " and ".join(f"{section}.{key} = {job[section][key]}" for section, key in moved) for job in (wrote, now)
@@ -250,7 +214,7 @@ class Run:
         directory = self._save()
         done = trainer.step - first_step
         examples = self.examples if trainer.synchronous else sum(world.gather(self.examples))
-        self._say(f"trained {done:,} steps, {examples:,} {self.unit} in {seconds:.1f} s, evaluations and all")
+        self._say(f"trained {done:,} steps, {examples:,} {self.task.unit} in {seconds:.1f} s, evaluations and all")
         if counts := self._record_staleness():
             self._say(describe_staleness(counts))
         if job.metrics_path:
@@ -331,7 +295,7 @@ class Run:
         """Print and record what the held-out data say."""
         started = time.perf_counter()
         self.model.eval()
-        found = self.evaluate()
+        found = self.task.evaluate(self.world)
         self.model.train()
         if found is None:
             return
@@ -348,7 +312,7 @@ class Run:
         section, meta = self.job.checkpoint, {"job": describe_job(self.job)}
         if self.tuning is not None:
             meta["search"] = self.tuning.state()
-        directory = self.trainer.save(section.directory, section.keep, meta, self.words())
+        directory = self.trainer.save(section.directory, section.keep, meta, self.task.words())
         if self.root:
             self.progress.resume_clock()
         return directory

@@ -16,8 +16,9 @@ from hybridmpi.data.parallel import END
 from hybridmpi.models.nmt import TranslationModel
 from hybridmpi.optim import Adagrad
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
-from hybridmpi.training.run import Evaluation, Run
+from hybridmpi.training.task import Evaluation, Task
 from hybridmpi.training.values import Count, Range
+from hybridmpi.world import World
 
 # Held-out sentences that one call of the model evaluates on all ranks together, and how many are translated.
 EVALUATION_SENTENCES = 256
@@ -50,8 +51,8 @@ class DataSection:
     cache: str = ""
 
 
-class TranslationRun(Run):
-    """One run of a translation job on one compute rank."""
+class TranslationTask(Task):
+    """The translation of sentences."""
 
     defaults = Job(
         ModelSection(),
@@ -63,45 +64,46 @@ class TranslationRun(Run):
     unit = "words"
     fixed = ("source", "target", "longest", "most", "held_out", "sentences", "training.seed")
 
-    def prepare(self) -> TranslationModel:
-        """Read the parallel text, and return the model of its vocabularies."""
-        section, model = self.job.data, self.job.model
-        self.text = self.read(section.source, self._read)
-        vocabularies = len(self.text.source_vocabulary), len(self.text.target_vocabulary)
-        samples = min(model.samples, vocabularies[1])
-        return TranslationModel(*vocabularies, model.width, model.hidden, samples, model.dropout, model.softmax)
-
-    def _read(self) -> data.ParallelText:
+    def load(self) -> data.ParallelText:
+        """Read the parallel text."""
         section = self.job.data
         cache = Path(section.cache) if section.cache else None
         return data.load_parallel(
             section.source, section.target, section.vocabulary, section.longest, section.most, section.held_out, cache
         )
 
-    def batches(self, first: int) -> Iterator[data.PairBatch | None]:
-        """Yield this rank's share of the batches of sentence pairs."""
-        batches = data.PairBatches(self.text.train, self.job.data.sentences, self.job.training.seed, *self._place())
+    def build(self) -> TranslationModel:
+        """Return the model of the text's vocabularies."""
+        model = self.job.model
+        vocabularies = len(self.data.source_vocabulary), len(self.data.target_vocabulary)
+        samples = min(model.samples, vocabularies[1])
+        return TranslationModel(*vocabularies, model.width, model.hidden, samples, model.dropout, model.softmax)
+
+    def batches(self, first: int, rank: int, ranks: int) -> Iterator[data.PairBatch | None]:
+        """Yield a rank's share of the batches of sentence pairs."""
+        batches = data.PairBatches(self.data.train, self.job.data.sentences, self.job.training.seed, rank, ranks)
         batches.position = first
         return (batch if batch.weight else None for batch in batches)
 
-    def evaluate(self) -> Evaluation | None:
+    def evaluate(self, world: World) -> Evaluation | None:
         """Return the held-out perplexity by the full softmax beside the unigram model's, and for a sample of greedy
         translations BLEU and the share of exact ones. A word that is not in the vocabulary counts as `<unk>`."""
-        held_out, vocabulary = self.text.held_out, self.text.target_vocabulary
+        held_out, vocabulary = self.data.held_out, self.data.target_vocabulary
         if not len(held_out):
             return None
+        place = world.compute.Get_rank(), world.compute.Get_size()
         mine = np.zeros(4 + 2 + 2 * BLEU_ORDERS)  # loss, words, sentences, exact ones, and what BLEU is made of
-        for batch in data.held_out_pair_batches(held_out, EVALUATION_SENTENCES, *self._place()).one_pass():
+        for batch in data.held_out_pair_batches(held_out, EVALUATION_SENTENCES, *place).one_pass():
             mine[:2] += self.model.evaluate(batch)
         end = int(vocabulary.encode([END])[0])
         sample = held_out.sample(TRANSLATED_SENTENCES)
-        for batch in data.held_out_pair_batches(sample, EVALUATION_SENTENCES, *self._place()).one_pass():
+        for batch in data.held_out_pair_batches(sample, EVALUATION_SENTENCES, *place).one_pass():
             found = self.model.translate(batch, end, self.job.data.longest)
             wanted = [words[: n - 1] for words, n in zip(batch.target, batch.target_lengths, strict=True)]
             mine[2] += len(wanted)
             mine[3] += sum(map(np.array_equal, found, wanted))
             mine[4:] += data.bleu_counts(found, wanted)
-        loss, words, translated, exact, *counts = sum(self.world.gather(mine))
+        loss, words, translated, exact, *counts = sum(world.gather(mine))
         perplexity, unigram = math.exp(min(loss / words, 700.0)), vocabulary.unigram_perplexity(held_out.target.words)
         score, exact = data.bleu(counts), float(exact / translated)
         return Evaluation(
@@ -119,7 +121,4 @@ class TranslationRun(Run):
 
     def words(self) -> list[str]:
         """Return both vocabularies, the source's first."""
-        return [*self.text.source_vocabulary.words, *self.text.target_vocabulary.words]
-
-    def _place(self) -> tuple[int, int]:
-        return self.world.compute.Get_rank(), self.world.compute.Get_size()
+        return [*self.data.source_vocabulary.words, *self.data.target_vocabulary.words]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 
 import numpy as np
@@ -10,15 +10,14 @@ import numpy as np
 from hybridmpi.planning.beside import PHASES, Comparison, Measured
 from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.decide import possible_ways
+from hybridmpi.planning.drawn import touched_rows
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.measured import measure_machine
 from hybridmpi.planning.modes import Mode
 from hybridmpi.planning.predict import Prediction
 from hybridmpi.planning.report import Outlook
-from hybridmpi.planning.workload import Dense, Sparse, Touched, Workload
-from hybridmpi.sparse.partition import Partition
+from hybridmpi.planning.workload import Dense, Sparse, Workload
 from hybridmpi.training.job import Job
-from hybridmpi.training.kinds import run_of
 from hybridmpi.training.run import Run
 from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
@@ -36,7 +35,7 @@ def try_modes(world: World, job: Job, steps: int, limit: float) -> Comparison:
     The machine, the rows that steps touch and what computing takes are measured first. A mode that is predicted to
     need more than `limit` seconds for its steps, or more memory than a rank has for copies of tables, is left out.
     """
-    run = run_of(job.model.kind)(world, job)
+    run = Run(world, job)
     machine = measure_machine(world)
     workload, (local, together) = _profile(run, machine, steps)
     transport = Transport(local, job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm, together)
@@ -77,8 +76,9 @@ def _profile(run: Run, machine: Machine, steps: int) -> tuple[Workload, tuple[bo
     tables, rows = [], {}
     for number in range(len(trainer.tables)):
         spec = trainer.exchange.specs[number]
-        parts = len(spec.homes) if spec.homes else None
-        tables.append(Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition, parts))
+        tables.append(
+            Sparse(spec.name, spec.rows, spec.dim, spec.dtype.name, slots, (), spec.partition, spec.homes or None)
+        )
         everybody = world.gather([step[number] for step in touched])
         rows[spec.name] = touched_rows(everybody, spec.map(len(world.owners)), _nodes(world))
     # [ranks, steps]
@@ -88,40 +88,12 @@ def _profile(run: Run, machine: Machine, steps: int) -> tuple[Workload, tuple[bo
         median(mean.tolist()) / machine.crowding(machine.ranks),
         median((computing.max(axis=0) - mean).tolist()),
     )
-    examples = results[-1].examples
+    examples = float(np.mean([result.examples for result in results[:steps]]))
     client = trainer.service.client
     ways = any(world.gather(client.node_sum is not None)), any(world.gather(client.node_pull is not None))
     _close(trainer)
     clip = run.job.training.clip > 0
-    return Workload(dense, tuple(tables), rows, seconds, lag, clip=clip, units=examples, unit=run.unit), ways
-
-
-def touched_rows(
-    everybody: Sequence[Sequence[np.ndarray]], partition: Partition, nodes: Sequence[Sequence[int]]
-) -> Touched:
-    """Return means over steps of the rows that each rank touched: `everybody[r][s]`, the unique rows of rank r in step
-    s; `nodes`: the ranks of each node. Local."""
-    steps = range(len(everybody[0]))
-
-    def together(ranks: Sequence[int]) -> list[np.ndarray]:
-        return [np.unique(np.concatenate([everybody[rank][step] for rank in ranks])) for step in steps]
-
-    def at_owners(ids: np.ndarray) -> np.ndarray:
-        return np.array([len(local) for _, local in partition.split(ids)], np.float64)
-
-    def mean(counts: Sequence[int]) -> float:
-        return float(np.mean(counts))
-
-    united = together(range(len(everybody)))
-    held = np.sum([at_owners(ids) for rank in everybody for ids in rank], axis=0)
-    share = held / held.sum() if held.any() else np.full(partition.owners, 1 / partition.owners)
-    return Touched(
-        mean([len(ids) for rank in everybody for ids in rank]),
-        tuple(mean([len(ids) for ids in together(ranks)]) if ranks else 0.0 for ranks in nodes),
-        mean([len(ids) for ids in united]),
-        tuple(share.tolist()),
-        tuple(np.mean([at_owners(ids) for ids in united], axis=0).tolist()),
-    )
+    return Workload(dense, tuple(tables), rows, seconds, lag, clip=clip, units=examples, unit=run.task.unit), ways
 
 
 def _nodes(world: World) -> list[list[int]]:
