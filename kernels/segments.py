@@ -42,10 +42,20 @@ def aggregate(
     """
     check_gradient(ids, values, scale)
     unique, inverse = unique_inverse(ids, rows)
-    sums = np.empty((len(unique), values.shape[1]), values.dtype)
-    order, starts = _group(inverse, len(unique))
+    return unique, position_sums(values, inverse, len(unique), scale)
+
+
+def position_sums(values: np.ndarray, positions: np.ndarray, count: int, scale: np.ndarray | None = None) -> np.ndarray:
+    """Return, for each position in [0, count), the sum of its rows of `values` [n, d], as [count, d]. Local.
+
+    `positions` int64[n] say where each row belongs, `scale` [n] of the dtype of the values multiplies it (None: ones);
+    a position without rows gets zeros. Raises ValueError where the shapes do not fit.
+    """
+    check_gradient(positions, values, scale)
+    sums = np.empty((count, values.shape[1]), values.dtype)
+    order, starts = _group(positions, count)
     segment_sum(values, order, starts, sums, scale)
-    return unique, sums
+    return sums
 
 
 def check_segments(values: Any, starts: Any, out: Any, scale: Any) -> None:

@@ -208,8 +208,7 @@ class Path:
         batch = self.batches[self.client.pushed % BATCHES]
         distinct, positions = kernels.unique_inverse(batch.ids, self.spec.rows)
         rows = self.client.pull(0, distinct)
-        sums = np.zeros_like(rows)
-        kernels.scatter_add(sums, positions, batch.gradients)
+        sums = kernels.position_sums(batch.gradients, positions, len(distinct))
         self.client.push([(0, distinct, sums)], 1.0)
         self.client.wait_for_version()
         return rows
