@@ -76,6 +76,8 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     for path in paths.values():
         path.push()
         path.require_right()
+        for _ in range(2 * BATCHES):  # shared memory is mapped when it is first read, and unmapped now and then
+            path.pull()
     ways = {"gather": Gather(options, draws.mine(world)).run}
     ways |= {f"{kind} {name}": getattr(path, kind) for kind in ("pull", "push", "step") for name, path in paths.items()}
     seconds = alternate(world, ways, options.repeats)
