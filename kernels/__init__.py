@@ -32,6 +32,7 @@ __all__ = [  # noqa: F822 - loaded by __getattr__ on first use
     "momentum_rows",
     "nonfinite_count",
     "normal_rows",
+    "position_sums",
     "scatter",
     "scatter_add",
     "scatter_add_bags",

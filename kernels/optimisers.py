@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.kernels.cpu import cpu_kernel
+from hybridmpi.kernels.prefetch import ask_to_write, rows_ahead
 
 
 def sgd_rows(table: np.ndarray, positions: np.ndarray, gradients: np.ndarray, rate: float) -> None:
@@ -174,8 +175,11 @@ def _sgd_dense(values, gradients, rate):
 @cpu_kernel
 def _sgd_rows(table, positions, gradients, rate):
     rate = table.dtype.type(rate)
+    ahead = rows_ahead(table)
     for j in range(len(positions)):
         row = positions[j]
+        if j + ahead < len(positions):
+            ask_to_write(table, positions[j + ahead])
         for c in range(table.shape[1]):
             table[row, c] = sgd_element(table[row, c], gradients[j, c], rate)
 
@@ -190,8 +194,12 @@ def _momentum_dense(values, velocity, gradients, rate, momentum):
 @cpu_kernel
 def _momentum_rows(table, velocity, positions, gradients, rate, momentum):
     rate, momentum = table.dtype.type(rate), table.dtype.type(momentum)
+    ahead = rows_ahead(table)
     for j in range(len(positions)):
         row = positions[j]
+        if j + ahead < len(positions):
+            ask_to_write(table, positions[j + ahead])
+            ask_to_write(velocity, positions[j + ahead])
         for c in range(table.shape[1]):
             table[row, c], velocity[row, c] = momentum_element(
                 table[row, c], velocity[row, c], gradients[j, c], rate, momentum
@@ -208,8 +216,12 @@ def _adagrad_dense(values, accumulator, gradients, rate, epsilon):
 @cpu_kernel
 def _adagrad_rows(table, accumulator, positions, gradients, rate, epsilon):
     rate, epsilon = table.dtype.type(rate), table.dtype.type(epsilon)
+    ahead = rows_ahead(table)
     for j in range(len(positions)):
         row = positions[j]
+        if j + ahead < len(positions):
+            ask_to_write(table, positions[j + ahead])
+            ask_to_write(accumulator, positions[j + ahead])
         for c in range(table.shape[1]):
             table[row, c], accumulator[row, c] = adagrad_element(
                 table[row, c], accumulator[row, c], gradients[j, c], rate, epsilon
@@ -232,8 +244,13 @@ def _adam_rows(table, first, second, positions, gradients, rate, beta1, rest1, b
     to = table.dtype.type
     rate, epsilon, correction = to(rate), to(epsilon), to(correction)
     beta1, rest1, beta2, rest2 = to(beta1), to(rest1), to(beta2), to(rest2)
+    ahead = rows_ahead(table)
     for j in range(len(positions)):
         row = positions[j]
+        if j + ahead < len(positions):
+            ask_to_write(table, positions[j + ahead])
+            ask_to_write(first, positions[j + ahead])
+            ask_to_write(second, positions[j + ahead])
         for c in range(table.shape[1]):
             table[row, c], first[row, c], second[row, c] = adam_element(
                 table[row, c],

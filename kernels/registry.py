@@ -24,7 +24,7 @@ def _in(chapter: str, *names: str) -> dict[str, Kernel]:
 KERNELS: dict[str, Kernel] = {
     **_in("order", "argsort_ids", "unique_inverse"),
     **_in("rows", "gather", "scatter", "scatter_add", "scatter_add_bags"),
-    **_in("segments", "aggregate", "segment_sum"),
+    **_in("segments", "aggregate", "position_sums", "segment_sum"),
     **_in("optimisers", "sgd_dense", "momentum_dense", "adagrad_dense", "adam_dense"),
     **_in("optimisers", "sgd_rows", "momentum_rows", "adagrad_rows", "adam_rows"),
     **_in("initial", "uniform_rows", "normal_rows"),

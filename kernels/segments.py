@@ -12,6 +12,7 @@ import numpy as np
 
 from hybridmpi.kernels.cpu import cpu_kernel
 from hybridmpi.kernels.order import unique_inverse
+from hybridmpi.kernels.prefetch import ask_to_read, rows_ahead
 
 
 def segment_sum(
@@ -41,10 +42,20 @@ def aggregate(
     """
     check_gradient(ids, values, scale)
     unique, inverse = unique_inverse(ids, rows)
-    sums = np.empty((len(unique), values.shape[1]), values.dtype)
-    order, starts = _group(inverse, len(unique))
+    return unique, position_sums(values, inverse, len(unique), scale)
+
+
+def position_sums(values: np.ndarray, positions: np.ndarray, count: int, scale: np.ndarray | None = None) -> np.ndarray:
+    """Return, for each position in [0, count), the sum of its rows of `values` [n, d], as [count, d]. Local.
+
+    `positions` int64[n] say where each row belongs, `scale` [n] of the dtype of the values multiplies it (None: ones);
+    a position without rows gets zeros. Raises ValueError where the shapes do not fit.
+    """
+    check_gradient(positions, values, scale)
+    sums = np.empty((count, values.shape[1]), values.dtype)
+    order, starts = _group(positions, count)
     segment_sum(values, order, starts, sums, scale)
-    return unique, sums
+    return sums
 
 
 def check_segments(values: Any, starts: Any, out: Any, scale: Any) -> None:
@@ -84,38 +95,45 @@ def _group(inverse, segments):
 
 
 # The first row of a segment starts its sum: one pass over the sum less than clearing it. Adding it to zero keeps the
-# bits of a sum from zero, in which -0.0 becomes 0.0.
+# bits of a sum from zero, in which -0.0 becomes 0.0. Elements are named by row and column, since numba counts
+# references to a row that is a variable, which costs as much as adding it.
 
 
 @cpu_kernel
 def _segment_sum(values, order, starts, out):
-    zero = out.dtype.type(0)
+    zero, ahead = out.dtype.type(0), rows_ahead(values)
     for j in range(len(starts) - 1):
-        total, first, stop = out[j], starts[j], starts[j + 1]
+        first, stop = starts[j], starts[j + 1]
         if first == stop:
-            total[:] = zero
-            continue
-        row = values[order[first]]
-        for c in range(len(total)):
-            total[c] = zero + row[c]
-        for i in range(first + 1, stop):
-            row = values[order[i]]
-            for c in range(len(total)):
-                total[c] += row[c]
+            for c in range(out.shape[1]):
+                out[j, c] = zero
+        for i in range(first, stop):
+            if i + ahead < len(order):
+                ask_to_read(values, order[i + ahead])
+            row = order[i]
+            if i == first:
+                for c in range(out.shape[1]):
+                    out[j, c] = zero + values[row, c]
+            else:
+                for c in range(out.shape[1]):
+                    out[j, c] += values[row, c]
 
 
 @cpu_kernel
 def _segment_sum_scaled(values, order, starts, out, scale):
-    zero = out.dtype.type(0)
+    zero, ahead = out.dtype.type(0), rows_ahead(values)
     for j in range(len(starts) - 1):
-        total, first, stop = out[j], starts[j], starts[j + 1]
+        first, stop = starts[j], starts[j + 1]
         if first == stop:
-            total[:] = zero
-            continue
-        row, factor = values[order[first]], scale[order[first]]
-        for c in range(len(total)):
-            total[c] = zero + factor * row[c]
-        for i in range(first + 1, stop):
-            row, factor = values[order[i]], scale[order[i]]
-            for c in range(len(total)):
-                total[c] += factor * row[c]
+            for c in range(out.shape[1]):
+                out[j, c] = zero
+        for i in range(first, stop):
+            if i + ahead < len(order):
+                ask_to_read(values, order[i + ahead])
+            row, factor = order[i], scale[order[i]]
+            if i == first:
+                for c in range(out.shape[1]):
+                    out[j, c] = zero + factor * values[row, c]
+            else:
+                for c in range(out.shape[1]):
+                    out[j, c] += factor * values[row, c]

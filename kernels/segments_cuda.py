@@ -30,6 +30,30 @@ def aggregate(ids: Any, values: Any, rows: int, scale: Any = None) -> tuple[Any,
     return unique, sums
 
 
+def position_sums(values: Any, positions: Any, count: int, scale: Any = None) -> Any:
+    """CUDA form of `segments.position_sums`."""
+    check_gradient(positions, values, scale)
+    sums = new_array(values, (count, values.shape[1]), values.dtype)
+    keys, order = sort_ids(positions, count)
+    starts = new_array(positions, count + 1)
+    launch(_find_starts, count + 1, keys, starts)
+    segment_sum(values, order, starts, sums, scale)
+    return sums
+
+
+@cuda_kernel("void(int64[::1], int64[::1])")
+def _find_starts(keys, starts):
+    for j in range(cuda.grid(1), len(starts), cuda.gridsize(1)):
+        low, high = 0, len(keys)
+        while low < high:
+            middle = (low + high) // 2
+            if keys[middle] < j:
+                low = middle + 1
+            else:
+                high = middle
+        starts[j] = low
+
+
 @cuda_kernel("void(V[:, ::1], int64[::1], int64[::1], V[:, ::1])")
 def _segment_sum(values, order, starts, out):
     segments, width = out.shape

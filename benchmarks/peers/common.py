@@ -9,6 +9,7 @@ import json
 import os
 import statistics
 import sys
+import time
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -46,6 +47,18 @@ def use_torch(threads):
 
     torch.set_num_threads(threads)
     return torch
+
+
+def time_calls(function, reps, warmup=2):
+    """Call function() warmup + reps times; return the seconds of the last reps calls."""
+    for _ in range(warmup):
+        function()
+    seconds = []
+    for _ in range(reps):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def loopback_bytes():

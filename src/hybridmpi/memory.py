@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import sys
 
 import numpy as np
@@ -36,8 +37,11 @@ def resident_shared_bytes() -> int:
     """Return the bytes of files and shared memory that are mapped into this process at present. Local."""
     if sys.platform != "linux":
         return 0
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[2]) * mmap.PAGESIZE
+    file = os.open("/proc/self/statm", os.O_RDONLY)  # a file object takes four times as long
+    try:
+        return int(os.read(file, 256).split()[2]) * mmap.PAGESIZE
+    finally:
+        os.close(file)
 
 
 def unmap_pages(memory: np.ndarray) -> None:

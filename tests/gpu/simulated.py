@@ -20,7 +20,16 @@ order_cuda = importlib.import_module("hybridmpi.kernels.order_cuda")
 RANDOM = np.random.default_rng(7)
 ROWS = 40
 HALF_KERNELS = [name for name in KERNELS if name.endswith("float16")]
-EXACT = ["gather", "scatter", "scatter_add", "scatter_add_bags", "aggregate", "segment_sum", *HALF_KERNELS]
+EXACT = [
+    "gather",
+    "scatter",
+    "scatter_add",
+    "scatter_add_bags",
+    "aggregate",
+    "position_sums",
+    "segment_sum",
+    *HALF_KERNELS,
+]
 ONE_TYPE = ["argsort_ids", "unique_inverse", *HALF_KERNELS]
 # Hyperparameters of the update rules, in the order of the kernels' parameters.
 SETTINGS = {"sgd": (0.1,), "momentum": (0.1, 0.9), "adagrad": (0.1, 1e-10), "adam": (0.1, 0.9, 0.999, 1e-8, 3)}
@@ -78,6 +87,12 @@ def cases(name, dtype):
         return [
             (ids(n), values(n, d, dtype=dtype), ROWS, *scale)
             for n, d in ((0, 3), (30, 3))
+            for scale in ((), (values(n, dtype=dtype),))
+        ]
+    if name == "position_sums":
+        return [
+            (values(n, 3, dtype=dtype), ids(n, 6), 7, *scale)  # the last position has no rows
+            for n in (0, 20)
             for scale in ((), (values(n, dtype=dtype),))
         ]
     if name == "segment_sum":

@@ -26,7 +26,8 @@ NAMES = {
         *("mpi", "auto", "shared", "copies"),
         *("naive", "recursive_doubling", "halving_doubling", "ring", "two_level"),
     },
-    "sparse": {f"{kind} {path}" for kind in ("pull", "push") for path in ("shared", "message", "get")},
+    "sparse": {f"{kind} {path}" for kind in ("pull", "push", "step") for path in ("shared", "message", "get")}
+    | {"gather"},
     "aggregate": {f"{way}, dim {dim}" for way in ("hybridmpi", "numpy add.at", "numpy reduceat") for dim in (1, 7)},
     "lm": {"words"},
 }
@@ -85,6 +86,14 @@ def test_rows_on_the_compute_ranks(ranks):
     program = ["-m", "hybridmpi", "bench", "sparse", *TINY["sparse"], "--servers", "0", "--json"]
     found = result_of(run_mpi(ranks, program), "sparse")
     assert found["machine"]["servers"] == 0 and found["machine"]["compute_ranks"] == ranks
+
+
+@pytest.mark.mpi(ranks=[3])
+def test_rows_drawn_as_the_peer_draws_them(ranks):
+    program = ["-m", "hybridmpi", "bench", "sparse", *TINY["sparse"], "--zipf", "1.1", "--json"]
+    found = result_of(run_mpi(ranks, program), "sparse")
+    assert found["params"]["zipf"] == 1.1 and 2 * 10 < found["params"]["distinct"] < 2 * 50
+    assert all("gather" in row["ratio"] for row in found["results"] if row["name"].startswith("pull"))
 
 
 BROKEN = """
@@ -163,7 +172,11 @@ def test_wrong_lists_of_numbers(text):
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [(["--rows", "500", "--table", "400"], "only 400 rows"), (["--paths", "pigeon"], "shared, message, get")],
+    [
+        (["--rows", "500", "--table", "400"], "only 400 rows"),
+        (["--paths", "pigeon"], "shared, message, get"),
+        (["--zipf", "-1"], "an exponent above 0"),
+    ],
 )
 def test_impossible_sparse_benchmarks(arguments, text):
     outcome = run_process([sys.executable, "-m", "hybridmpi", "bench", "sparse", *arguments], timeout=60)

@@ -86,6 +86,20 @@ def test_aggregate_has_the_bits_of_the_loop(n, d, dtype, scaled):
     np.testing.assert_array_equal(sums, expected)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "d"), [*SHAPES, (40, 1100)])
+def test_sums_by_position_have_the_bits_of_the_loop(n, d, dtype, scaled):
+    positions, values = case(n, d, dtype)
+    scale = np.random.default_rng(3).random(n).astype(dtype) if scaled else None
+    expected = np.zeros((31, d), dtype)  # nothing belongs to the last one
+    for i, position in enumerate(positions):
+        expected[position] += values[i] if scale is None else scale[i] * values[i]
+    sums = kernels.position_sums(values, positions, 31, scale)
+    assert sums.dtype == dtype
+    np.testing.assert_array_equal(sums, expected)
+
+
 @given(st.lists(st.integers(0, 60), max_size=80), st.integers(0, 5), st.sampled_from([61, 100_000]))
 def test_aggregate_of_any_ids(ids, width, rows):
     ids = np.array(ids, np.int64)

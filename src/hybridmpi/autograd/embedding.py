@@ -23,9 +23,8 @@ def gather_rows(rows: Tensor, positions: Any) -> Tensor:
     flat = positions.reshape(-1)
 
     def backward(gradient: Any) -> None:
-        sums = namespace(gradient).zeros(rows.shape, rows.dtype)
-        kernels.scatter_add(sums, flat, namespace(gradient).ascontiguousarray(gradient).reshape(len(flat), dim))
-        rows.accumulate(sums)
+        gradient = namespace(gradient).ascontiguousarray(gradient, rows.dtype).reshape(len(flat), dim)
+        rows.accumulate(kernels.position_sums(gradient, flat, rows.shape[0]))
 
     return record(kernels.gather(rows.data, flat).reshape(*positions.shape, dim), (rows,), backward)
 

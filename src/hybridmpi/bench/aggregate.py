@@ -19,6 +19,7 @@ import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.bench.measure import alternate, at_least, numbers, ratio, require, row
+from hybridmpi.bench.zipf import zipf_ids
 from hybridmpi.world import World
 
 Sums = tuple[np.ndarray, np.ndarray]
@@ -61,13 +62,6 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
             results.append(row(f"{name}, dim {dim}", rates, "rows/s", n=options.rows, ratio=others))
     params = {name: getattr(options, name) for name in ("rows", "dim", "table", "zipf")}
     return params | {"unique": len(np.unique(ids))}, results
-
-
-def zipf_ids(random: np.random.Generator, table: int, exponent: float, count: int) -> np.ndarray:
-    """Return `count` ids int64 below `table`, with Zipf's frequencies, the frequent ones scattered over it. Local."""
-    weights = np.arange(1, table + 1, dtype=np.float64) ** -exponent
-    drawn = np.searchsorted(np.cumsum(weights) / weights.sum(), random.random(count))
-    return random.permutation(table)[np.minimum(drawn, table - 1)].astype(np.int64)
 
 
 def alternatives() -> dict[str, Callable[[np.ndarray, np.ndarray], Sums]]:

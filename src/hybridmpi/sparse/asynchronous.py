@@ -17,7 +17,7 @@ import numpy as np
 from hybridmpi.sparse.board import Board, Notice, Standing
 from hybridmpi.sparse.client import Client
 from hybridmpi.sparse.server import Server
-from hybridmpi.sparse.shard import Staging
+from hybridmpi.sparse.staging import Staging
 from hybridmpi.sparse.wire import Header
 
 # The slowest clock where no client trains: nobody has to wait.

@@ -6,10 +6,8 @@ import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.errors import UsageError
-from hybridmpi.sparse.forms import Form
 from hybridmpi.sparse.spec import TableSpec
-
-NO_ROWS = np.empty(0, np.int64)
+from hybridmpi.sparse.staging import NO_ROWS, Staging
 
 
 def initialise(values: np.ndarray, spec: TableSpec, first: int, stride: int) -> None:
@@ -34,45 +32,6 @@ def initialise(values: np.ndarray, spec: TableSpec, first: int, stride: int) -> 
         )
 
 
-class Staging:
-    """Row gradients that arrived for one table in this step, from all clients, in one growing buffer. Local."""
-
-    def __init__(self, dim: int, dtype: np.dtype) -> None:
-        self.ids = np.empty(0, np.int64)
-        self.values = np.empty((0, dim), dtype)
-        self.used = 0
-        self.pieces: list[tuple[int, int, int]] = []
-
-    def add(self, client: int, ids: np.ndarray, values: np.ndarray, form: Form) -> None:
-        """Copy a client's rows in, which have come in `form`."""
-        start, stop = self.used, self.used + len(ids)
-        if stop > len(self.ids):
-            capacity = max(stop, 2 * len(self.ids))
-            self.ids, old_ids = np.empty(capacity, np.int64), self.ids
-            self.values, old_values = np.empty((capacity, values.shape[1]), self.values.dtype), self.values
-            self.ids[:start], self.values[:start] = old_ids[:start], old_values[:start]
-        self.ids[start:stop] = ids
-        form.read(values, self.values[start:stop])
-        self.pieces.append((client, start, stop))
-        self.used = stop
-
-    def in_rank_order(self, scale_of: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (places, scale): all staged rows ordered by client, whatever order they arrived in, and what each
-        client's rows are multiplied by (indexed by place)."""
-        scale = np.empty(self.used, self.values.dtype)
-        order = []
-        for client, start, stop in sorted(self.pieces):
-            scale[start:stop] = scale_of[client]
-            order.append(np.arange(start, stop))
-        places = np.concatenate(order) if order else np.empty(0, np.int64)
-        return places, scale
-
-    def clear(self) -> None:
-        """Forget the step's rows; the buffer stays."""
-        self.used = 0
-        self.pieces.clear()
-
-
 class Shard:
     """One owner's rows of a table: `values` [n, dim] (shared with its node), `state` (private), and the row update.
 
@@ -88,7 +47,7 @@ class Shard:
         self.staging = Staging(spec.dim, spec.dtype)
         # The step that last changed each row, where the table keeps count of that.
         self.clocks = np.zeros(self.count, np.int32) if spec.clocks else None
-        # The aggregated gradient of the open step: rows, and as many of the sums, whose memory stays.
+        # The aggregated gradient of the open step: the rows, and the sum of each.
         self._rows, self._sums = NO_ROWS, np.empty((0, spec.dim), spec.dtype)
         self._touched = 0
         # Rows that were pushed to each part, each rank's counted, since the shard is here or it was last asked.
@@ -120,18 +79,8 @@ class Shard:
             scale_of = dict.fromkeys(weights, 1.0)
         else:
             scale_of = {client: weight / total if total else 0.0 for client, weight in weights.items()}
-        places, scale = staging.in_rank_order(scale_of)
-        ids = staging.ids[places]
-        order = kernels.argsort_ids(ids, self.count)
-        ordered = ids[order]
-        self.accesses += np.diff(np.searchsorted(ordered, self._ends), prepend=0)
-        firsts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-        self._rows = ordered[firsts]
-        starts = np.append(firsts, len(ordered))
-        if len(self._rows) > len(self._sums):
-            self._sums = np.empty((2 * len(self._rows), self.spec.dim), self.spec.dtype)
-        kernels.segment_sum(staging.values[: staging.used], places[order], starts, self._sums[: len(self._rows)], scale)
-        staging.clear()
+        self._rows, self._sums, below = staging.sum(scale_of, self.count, self._ends)
+        self.accesses += np.diff(below, prepend=0)
         return len(self._rows)
 
     @property
