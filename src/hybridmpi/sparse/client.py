@@ -38,9 +38,11 @@ CALIBRATION_TRIES = 5
 
 # Reading a row of shared memory maps the 64 kB around it into this process, and in time the whole table, which
 # would count as this rank's memory wherever limits go by resident size. So every few pulls a rank looks, and
-# unmaps when more than this is mapped.
-MOST_MAPPED_BYTES = 256 << 20
+# unmaps when more than this is mapped. To map so much again takes some 10 ms of page faults, and many pulls soon do:
+# within this time of the last unmapping, twice as much may be.
+MOST_MAPPED_BYTES = 192 << 20
 PULLS_PER_LOOK = 8
+SECONDS_BETWEEN_UNMAPPING = 1.0
 
 
 class Client:
@@ -74,7 +76,7 @@ class Client:
         self._messages = [np.zeros(exchange.sizes.push, np.uint8) for _ in range(owners)]
         self.asking = Asking(world, exchange, self.traffic)
         self._shared: dict[tuple[int, int], np.ndarray] = {}
-        self._pulls, self._most_mapped = 0, MOST_MAPPED_BYTES
+        self._pulls, self._most_mapped, self._unmapped = 0, MOST_MAPPED_BYTES, time.perf_counter()
         self._forms = [forms.between(world.same_node(rank)) for rank in world.owners]
         self._norms = ClientNorms(exchange) if norms else None
         self.paths = [self._path_to(rank, path) for rank in world.owners]
@@ -196,7 +198,12 @@ class Client:
     def _limit_mapped(self) -> None:
         """Every few pulls, unmap rows of shared memory if much of it counts as this rank's."""
         self._pulls += 1
-        if self._shared and self._pulls % PULLS_PER_LOOK == 0 and resident_shared_bytes() > self._most_mapped:
+        if self._pulls % PULLS_PER_LOOK:
+            return
+        now = time.perf_counter()
+        often = now - self._unmapped < SECONDS_BETWEEN_UNMAPPING
+        if resident_shared_bytes() > self._most_mapped * (2 if often else 1):
+            self._unmapped = now
             for rows in self._shared.values():
                 unmap_pages(rows)
             # What is left is not the tables': unmapping at every look would only cost.

@@ -94,7 +94,8 @@ class Server:
         self._expect(client, header)
         size = 0
         for table, ids, values in pieces:
-            self.shards[table].staging.add(client, ids, values, forms[table])
+            # The slot of a last round stays as it is until the client sees the step applied, or its norm known.
+            self.shards[table].staging.add(client, ids, values, forms[table], lasting=header.last)
             size += ids.nbytes + values.nbytes
         self._pushes[client] += 1
         if self.world.recording is not None:
