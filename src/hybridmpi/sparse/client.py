@@ -31,8 +31,8 @@ from hybridmpi.world import World
 
 Path = Literal["auto", "shared", "message", "get"]
 
-# Rows of the widest table that the calibration reads by either way, and how often. The median counts: a link that has
-# rested takes the first messages in at once.
+# Rows of the widest table, of all owners together, that the calibration reads by either way, and how often. The median
+# counts: a link that has rested takes the first messages in at once.
 CALIBRATION_ROWS = 1024
 CALIBRATION_TRIES = 5
 
@@ -101,27 +101,31 @@ class Client:
             self._shared.pop((owner, table), None)
 
     def calibrate(self) -> None:
-        """Time both ways to the owners on other nodes and keep the faster one for each. Local."""
+        """Time both ways to the owners on other nodes, all at work at once as in a step, and keep the faster one.
+        Local."""
         held = (table for table, partition in enumerate(self._maps) if partition.parts)
         table = max(held, key=lambda t: self.specs[t].row_bytes, default=None)
-        if table is None:
+        far = [owner for owner, way in enumerate(self.paths) if way != "shared"]
+        if table is None or not far:
             return
-        spec = self.specs[table]
-        for owner, way in enumerate(self.paths):
-            count = self._maps[table].count_of(owner)
-            if way == "shared" or count == 0:
-                continue
-            local = np.unique(np.linspace(0, count - 1, min(CALIBRATION_ROWS, count)).astype(np.int64))
-            out = np.empty((len(local), spec.dim), spec.dtype)
-            seconds: dict[str, list[float]] = {"message": [], "get": []}
-            for _ in range(CALIBRATION_TRIES):
-                for name, times in seconds.items():
-                    question = Question(table, local, slice(0, len(local)), out, self._forms[owner][table])
-                    started = time.perf_counter()
-                    self.paths[owner] = name
-                    self._read_far({owner: [question]})
-                    times.append(time.perf_counter() - started)
-            self.paths[owner] = min(seconds, key=lambda name: median(seconds[name]))
+        spec, rows = self.specs[table], {}
+        for owner in far:
+            if count := self._maps[table].count_of(owner):
+                rows[owner] = np.unique(
+                    np.linspace(0, count - 1, min(-(-CALIBRATION_ROWS // len(far)), count)).astype(int)
+                )
+        seconds: dict[str, list[float]] = {"message": [], "get": []}
+        for _ in range(CALIBRATION_TRIES):
+            for way, times in seconds.items():
+                questions = {}
+                for owner, local in rows.items():
+                    self.paths[owner], out = way, np.empty((len(local), spec.dim), spec.dtype)
+                    questions[owner] = [Question(table, local, slice(0, len(local)), out, self._forms[owner][table])]
+                started = time.perf_counter()
+                self._read_far(questions)
+                times.append(time.perf_counter() - started)
+        for owner in far:
+            self.paths[owner] = min(seconds, key=lambda way: median(seconds[way]))
         self.traffic.forget()
 
     # -- pull ------------------------------------------------------------------------------------------------------
