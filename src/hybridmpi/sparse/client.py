@@ -31,7 +31,7 @@ from hybridmpi.world import World
 
 Path = Literal["auto", "shared", "message", "get"]
 
-# Rows of the widest table, of all owners together, that the calibration reads by either way, and how often. The median
+# Rows of the largest table, of all owners together, that the calibration reads by either way, and how often. The median
 # counts: a link that has rested takes the first messages in at once. A Get goes by itself, whatever others have on the
 # link, where messages take turns: it is used where it is clearly faster.
 CALIBRATION_ROWS = 1024
@@ -106,7 +106,7 @@ class Client:
         """Time both ways to the owners on other nodes, all ranks and owners at work at once as in a step, and keep the
         better one. Collective over compute."""
         held = (table for table, partition in enumerate(self._maps) if partition.parts)
-        table = max(held, key=lambda t: self.specs[t].row_bytes, default=None)
+        table = max(held, key=lambda t: self.specs[t].rows * self.specs[t].row_bytes, default=None)
         if table is None:
             return
         spec, rows = self.specs[table], {}
