@@ -2,8 +2,9 @@
 
 Purpose     words/s of `hybridmpi bench lm` on 1, 2, 4, 8 emulated hosts, each with some compute ranks and a server, in
             the modes hybrid, ps, allreduce and allgather, and as plain parameter servers do it: whole tables dealt to
-            servers in turn, every rank pushing for itself. With --sweep also the speed-up of hybrid over the plain
-            servers by the words of an instance, on most hosts
+            servers in turn, every rank pushing for itself. With --sweep also the speed-up of hybrid over other modes by
+            the words of an instance, on most hosts, with a smaller model of words drawn evenly: the fewer words, the
+            smaller alpha, the share of a table's rows that a rank touches, from 0.85 to 0.02
 Environment Linux, root, iproute2 (see benchmarks/emulated_cluster); matplotlib for --plot
 Usage       python benchmarks/modes_on_hosts.py [--rate 100mbit] [--hosts 1,2,4,8] [--sweep] [--json] [--plot FILE]
 Validated   by `bench lm`: a small model must end where one process ends, all ranks must hold the same bits
@@ -34,6 +35,9 @@ CASES: dict[str, list[str]] = {
 }
 # Words of an instance: the length of its window. The batch is so many instances whatever their length.
 SWEEP = (120, 60, 30, 15, 8, 4, 1)
+SWEEP_ROWS, SWEEP_BATCH = 1000, 16
+SWEEP_MODEL = {"vocab": SWEEP_ROWS, "batch": SWEEP_BATCH, "zipf": 0, "samples": 32, "hidden": 32}
+OTHERS = ("ps", PLAIN, "allreduce")
 COMPUTING = ("forward", "backward", "update")
 STYLES = {
     "hybrid": {"color": "black", "linewidth": 2.5, "marker": "o"},
@@ -55,8 +59,9 @@ def main() -> int:
             rows += _measure(cluster, hosts, CASES, options, [])
             if options.sweep and hosts == max(options.hosts):
                 for words in SWEEP:
-                    cases = {name: CASES[name] for name in ("hybrid", PLAIN)}
-                    rows += _measure(cluster, hosts, cases, options, ["--steps", str(words)], words)
+                    cases = {name: CASES[name] for name in ("hybrid", *OTHERS)}
+                    model = [str(word) for key, value in SWEEP_MODEL.items() for word in (f"--{key}", value)]
+                    rows += _measure(cluster, hosts, cases, options, [*model, "--steps", str(words)], words)
     summary = {
         "bench": "modes_on_hosts",
         "params": {
@@ -151,11 +156,19 @@ def as_tables(summary: dict[str, Any]) -> str:
         ]
         lines.append(f"{hosts} host{'s' * (hosts > 1)}: " + ", ".join(cells))
     if sweep:
-        lines.append(f"words of an instance, on {sweep[0]['hosts']} hosts: hybrid over {PLAIN}")
-        for words in dict.fromkeys(row["words"] for row in sweep):
-            rates = {row["name"]: row["median"] for row in sweep if row["words"] == words}
-            lines.append(f"{words:>4}: {rates['hybrid']:>9,.0f} words/s, x {rates['hybrid'] / rates[PLAIN]:.2f}")
+        lines.append(f"words of an instance, on {sweep[0]['hosts']} hosts: hybrid over other modes")
+        for words, ratios in _speedups(sweep).items():
+            alpha = 1 - (1 - 1 / SWEEP_ROWS) ** (SWEEP_BATCH * words)
+            found = ", ".join(f"{name} x {ratio:.2f}" for name, ratio in ratios.items())
+            lines.append(f"{words:>4} (alpha {alpha:.2f}): {found}")
     return "\n".join(lines)
+
+
+def _speedups(sweep: Sequence[dict[str, Any]]) -> dict[int, dict[str, float]]:
+    """Return by the words of an instance how many times as fast as other modes hybrid is."""
+    rates = {(row["words"], row["name"]): row["median"] for row in sweep}
+    words = dict.fromkeys(row["words"] for row in sweep)
+    return {w: {name: rates[w, "hybrid"] / rates[w, name] for name in OTHERS} for w in words}
 
 
 def draw(file: Path, summary: dict[str, Any]) -> None:
@@ -177,10 +190,13 @@ def draw(file: Path, summary: dict[str, Any]) -> None:
     axes.legend()
     if sweep:
         axes = figure.add_subplot(1, 2, 2)
-        words = list(dict.fromkeys(row["words"] for row in sweep))
-        rates = {(row["words"], row["name"]): row["median"] for row in sweep}
-        axes.plot(words, [rates[w, "hybrid"] / rates[w, PLAIN] for w in words], color="black", marker="o")
-        axes.set(xscale="log", xlabel="words of an instance", ylabel=f"hybrid, times {PLAIN}", xticks=words)
+        found = _speedups(sweep)
+        words = list(found)
+        for name in OTHERS:
+            axes.plot(words, [found[w][name] for w in words], label=name, **STYLES[name])
+        axes.set(xscale="log", xlabel="words of an instance", ylabel="hybrid is so many times as fast", xticks=words)
+        axes.set_yscale("log")
+        axes.legend()
         axes.set_xticklabels(words)
         axes.minorticks_off()
         axes.invert_xaxis()
