@@ -36,7 +36,8 @@ CASES: dict[str, list[str]] = {
 # Words of an instance: the length of its window. The batch is so many instances whatever their length.
 SWEEP = (120, 60, 30, 15, 8, 4, 1)
 SWEEP_ROWS, SWEEP_BATCH = 1000, 16
-SWEEP_MODEL = {"vocab": SWEEP_ROWS, "batch": SWEEP_BATCH, "zipf": 0, "samples": 32, "hidden": 32}
+# Wide rows and few cells: what travels is to count, not what is computed.
+SWEEP_MODEL = {"vocab": SWEEP_ROWS, "width": 512, "hidden": 8, "samples": 32, "batch": SWEEP_BATCH, "zipf": 0}
 OTHERS = ("ps", PLAIN, "allreduce")
 COMPUTING = ("forward", "backward", "update")
 STYLES = {

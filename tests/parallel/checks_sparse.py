@@ -200,6 +200,9 @@ def check_mailbox_memory_is_bounded(comm):
     for clients in (1, 8, 64, 512):
         sizes = slot_sizes(clients, 8, 1024, replies=True)
         assert clients * sizes.push <= max(64 << 20, clients * (64 << 10)), sizes
+        for peers in (clients, 8):
+            assert peers * sizes.request <= max(16 << 20, peers * (64 << 10)), sizes
+            assert peers * sizes.reply <= max(64 << 20, peers * (64 << 10)), sizes
     wide = slot_sizes(1, 1, 1 << 24, replies=True)
     assert min(wide.push, wide.request, wide.reply) >= 1 << 24
 

@@ -142,14 +142,13 @@ def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport, c
     far, here = (np.where(where, senders, 0.0).sum(axis=1) / np.maximum(clients, 1) for where in (~near_by, near_by))
     load.rank_sends += float(far.max()) * machine.message_seconds
     load.rank_work += float(here.max()) * machine.near_message_seconds
-    # The message comes, the owner sees it; the new version comes, the rank sees it. The owner tells its sender that it
-    # has taken it, and every rank the version: each takes half of what a message does.
+    # The message comes, the owner sees it; the new version comes, the rank sees it: that takes half of what a message
+    # does, for every rank.
     load.turns += 1
     cost["server"].turns += 1
-    near, near_senders = clients[machine.owner_nodes], np.where(near_by, senders, 0.0).sum(axis=0)
-    far_ones = machine.ranks - near + senders.sum(axis=0) - near_senders
-    cost["server"].owner_sends += far_ones / 2 * machine.message_seconds
-    cost["server"].owner_work += (near + near_senders) / 2 * machine.near_message_seconds
+    near = clients[machine.owner_nodes]
+    cost["server"].owner_sends += (machine.ranks - near) / 2 * machine.message_seconds
+    cost["server"].owner_work += near / 2 * machine.near_message_seconds
     if clip:
         # An owner tells all ranks its norm at once; one rank tells all owners the factor.
         load, apart = cost["clip"], float(machine.nodes > 1)
@@ -204,7 +203,7 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
         (
             near * table.row_bytes / machine.gather_rate
             # Out of the slot, and to its place; what was pulled together is read once more from there.
-            + pulled.sum(axis=1) * each * 2 * table.row_bytes / machine.memory_rate
+            + pulled.sum(axis=1) * each * table.row_bytes / machine.memory_rate
             + (wanted * table.row_bytes / machine.gather_rate if transport.together else 0.0)
         )[busy].max()
     )
@@ -248,7 +247,6 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
 def _serve(load: Load, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:
     came = _rows_of_nodes(touched, machine, transport.local).sum() * np.array(touched.at_owner)
     unique = np.array(touched.all_at_owner)
-    load.owner_work += came * (table.row_bytes + ID_BYTES) / machine.memory_rate
     load.owner_work += _aggregate(came, table, machine)
     load.owner_work += unique * table.row_bytes * (1 + table.slots) * machine.update_byte
 

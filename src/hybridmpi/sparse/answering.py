@@ -30,39 +30,62 @@ class Answering:
         self.busy_seconds = 0.0
         self._client_of = {rank: client for client, rank in enumerate(world.clients)}
         self._status = world.mpi.Status()
-        self._sending: list[tuple[MPI.Request, np.ndarray]] = []
+        # On their way: requests of clients, and replies.
+        self._coming: list[tuple[MPI.Request, int, np.ndarray]] = []
+        self._going: list[tuple[MPI.Request, np.ndarray]] = []
         self._buffers: list[np.ndarray] = []
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a reply has not arrived yet, as far as this rank knows."""
+        return bool(self._going)
+
     def progress(self, version: int) -> bool:
-        """Answer what has been asked, from rows that hold `version`; return whether there was anything."""
+        """Answer who has asked, once each, from rows that hold `version`; return whether there was anybody."""
         asks, mpi = self.exchange.asks, self.world.mpi
         if asks is None:
             return False
-        if self._sending:
+        if self._going:
             self._look_after_replies()
+        # A long request may still be on its way, and its sender at other work: nobody waits for it.
+        for _ in self._client_of:
+            if (message := asks.Improbe(mpi.ANY_SOURCE, TAG_REQUEST, self._status)) is None:
+                break
+            request = np.empty(self._status.Get_count(mpi.BYTE), np.uint8)
+            client = self._client_of[self._status.Get_source()]
+            self._coming.append((message.Irecv(fit_to_receive(request)), client, request))
+        coming, self._coming = self._coming, []
         did = False
-        while (message := asks.Improbe(mpi.ANY_SOURCE, TAG_REQUEST, self._status)) is not None:
-            started = time.perf_counter()
-            rank, request = self._status.Get_source(), np.empty(self._status.Get_count(mpi.BYTE), np.uint8)
-            message.Recv(fit_to_receive(request))
-            client = self._client_of[rank]
-            reply = self._buffers.pop() if self._buffers else np.empty(self.exchange.sizes.reply, np.uint8)
-            size = answer(request, reply, self.shards, self.forms[client], version)
-            self._sending.append((asks.Isend(fit_to_send(reply[:size]), rank, TAG_REPLY), reply))
-            did, ended = True, time.perf_counter()
-            self.busy_seconds += ended - started
-            if self.world.recording is not None:
-                about = {"client": client, "bytes": size}
-                self.world.recording.add("answer pull", started, ended, update=version + 1, **about)
+        for receiving, client, request in coming:
+            if receiving.Test():
+                self._answer(client, request, version)
+                did = True
+            else:
+                self._coming.append((receiving, client, request))
         return did
+
+    def _answer(self, client: int, request: np.ndarray, version: int) -> None:
+        started = time.perf_counter()
+        reply = self._buffers.pop() if self._buffers else np.empty(self.exchange.sizes.reply, np.uint8)
+        size = answer(request, reply, self.shards, self.forms[client], version)
+        target = self.world.clients[client]
+        self._going.append((self.exchange.asks.Isend(fit_to_send(reply[:size]), target, TAG_REPLY), reply))
+        ended = time.perf_counter()
+        self.busy_seconds += ended - started
+        if self.world.recording is not None:
+            about = {"client": client, "bytes": size}
+            self.world.recording.add("answer pull", started, ended, update=version + 1, **about)
 
     def _look_after_replies(self) -> None:
         """Let MPI move replies that are on their way, and use the memory of those that have arrived again."""
-        still = [(sending, reply) for sending, reply in self._sending if not sending.Test()]
-        gone = {id(reply) for _, reply in still}
-        self._buffers += [reply for _, reply in self._sending if id(reply) not in gone]
-        self._sending = still
+        still = []
+        for sending, reply in self._going:
+            if sending.Test():
+                self._buffers.append(reply)
+            else:
+                still.append((sending, reply))
+        self._going = still
 
     def close(self) -> None:
-        """Wait until all replies have been taken."""
-        self.world.wait_all([sending for sending, _ in self._sending])
+        """Wait until all replies have arrived."""
+        self.world.wait_all([sending for sending, _ in self._going])

@@ -78,9 +78,9 @@ class Asking:
         """Send each owner a request for as much as a message may hold; return what they are asked for. Their last ones
         have been received. Does not wait."""
         result = {}
-        for owner, asked in questions.items():
+        for owner in self.exchange.in_turn(questions):
             message, rank = self._messages[owner], self.world.owners[owner]
-            size, result[owner] = pack_request(message, self.exchange.sizes.reply, asked)
+            size, result[owner] = pack_request(message, self.exchange.sizes.reply, questions[owner])
             reply = self.exchange.asks.Irecv(fit_to_receive(self._replies[owner]), rank, TAG_REPLY)
             self._under_way[owner] = self.exchange.asks.Isend(fit_to_send(message[:size]), rank, TAG_REQUEST), reply
             heads = REQUEST_HEAD + PIECE_HEAD * len(result[owner])

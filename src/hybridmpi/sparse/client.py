@@ -47,6 +47,11 @@ PULLS_PER_LOOK = 8
 SECONDS_BETWEEN_UNMAPPING = 1.0
 
 
+# A compute rank that holds rows waits so many seconds for its replies to arrive before it computes: those whom they go
+# to may be computing themselves.
+PATIENCE = 20e-3
+
+
 class Client:
     """The compute rank's side of the exchange. All but `calibrate` is Local; pulls and pushes wait for owners."""
 
@@ -84,6 +89,8 @@ class Client:
         self.paths = [self._path_to(rank, path) for rank in world.owners]
         # Takes in what was asked for ahead, when an owner's slots are needed for something else.
         self.before_request: Callable[[], None] = lambda: None
+        # Whether this rank, which holds rows too, has replies to others on their way.
+        self.owes: Callable[[], bool] = lambda: False
 
     def _path_to(self, rank: int, path: Path) -> str:
         if self.world.same_node(rank) and path in ("auto", "shared"):
@@ -200,6 +207,10 @@ class Client:
         if by_message:
             self.before_request()
             self.asking.ask(by_message)
+            if self.owes():
+                # Others would wait until this rank comes back from what it computes now.
+                until = time.perf_counter() + PATIENCE
+                self.world.wait_until(lambda: not self.owes() or time.perf_counter() > until)
         for owner, asked in by_message.items():
             for question in asked:
                 self.require_carried(owner, question)

@@ -64,8 +64,9 @@ def slot_sizes(clients: int, owners: int, smallest: int, replies: bool, push: in
 
     return SlotSizes(
         push=share(PUSH_BUDGET, clients) if push is None else _lines(max(push, smallest)),
-        request=share(REQUEST_BUDGET, clients) if replies else 0,
-        reply=share(REPLY_BUDGET, owners) if replies else 0,
+        # An owner may have one of every client on its way at once, and a client one of every owner.
+        request=share(REQUEST_BUDGET, max(clients, owners)) if replies else 0,
+        reply=share(REPLY_BUDGET, max(clients, owners)) if replies else 0,
     )
 
 

@@ -146,6 +146,11 @@ class Server:
         if self.world.recording is not None:
             self.world.recording.add("update rows", started, time.perf_counter(), update=self.applied)
 
+    @property
+    def replying(self) -> bool:
+        """Whether a reply to a client is on its way, as far as this rank knows."""
+        return self._answering.under_way
+
     def close(self) -> None:
         """Wait until the last replies have arrived. Local."""
         self._answering.close()

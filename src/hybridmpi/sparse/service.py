@@ -96,6 +96,8 @@ class Service:
             else:
                 self.client = AsyncClient(*client, board=self.board, staleness=staleness)
         world.add_progress(self.progress)
+        if self.server is not None and self.client is not None:
+            self.client.owes = lambda: self.server.replying
         if self.server is not None:
             self.server.publish()
         if self.client is not None:
@@ -135,6 +137,8 @@ class Service:
             "staleness": staleness,
             "aggregate": aggregate,
         }
+        # An owner that opens windows answers nobody: no rank is to wait for rows of another service.
+        world.barrier()
         command_servers(world, "open", None, arguments)
         return cls(world, **arguments)
 

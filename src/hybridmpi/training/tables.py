@@ -322,8 +322,8 @@ class TableExchange:
         """Free the tables. Collective over compute; the servers are told."""
         for _, embedding in self._embeddings:
             embedding.store = None
-        if self.reader is not None:
-            self.reader.collect()
         self._sums.close()
         self._gather.close()
+        if self.reader is not None:
+            self.reader.collect()
         self.service.close()
