@@ -124,7 +124,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize("name", ["allreduce", "aggregate", "sparse"])
 def test_a_wrong_result_is_an_error_and_no_row(name):
     outcome = run_process([sys.executable, "-c", BROKEN, "bench", name, *TINY[name], "--json"], timeout=120)
-    assert outcome.code == 1 and "nothing is reported" in outcome.output, str(outcome)
+    assert outcome.failed_with(1) and "nothing is reported" in outcome.output, str(outcome)
     assert '"results"' not in outcome.output
 
 
@@ -145,7 +145,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.mpi(ranks=[3])
 def test_a_model_that_ends_elsewhere_than_one_process_is_an_error(ranks):
     outcome = run_mpi(ranks, ["-c", BROKEN_PUSH, "bench", "lm", *TINY["lm"], "--json"])
-    assert outcome.code == 1 and "does not end where one process ends" in outcome.output, str(outcome)
+    assert outcome.failed_with(1) and "does not end where one process ends" in outcome.output, str(outcome)
     assert '"results"' not in outcome.output
 
 
@@ -180,7 +180,7 @@ def test_wrong_lists_of_numbers(text):
 )
 def test_impossible_sparse_benchmarks(arguments, text):
     outcome = run_process([sys.executable, "-m", "hybridmpi", "bench", "sparse", *arguments], timeout=60)
-    assert outcome.code == 2 and text in outcome.output, str(outcome)
+    assert outcome.failed_with(2) and text in outcome.output, str(outcome)
 
 
 def test_comparison_with_torch_finds_the_best_variant_and_its_ratio(monkeypatch):
