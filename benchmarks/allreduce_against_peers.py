@@ -76,12 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.torch_python:
             peer = [options.torch_python, str(GLOO), "--ranks", str(ranks)]
             kinds["gloo", ranks] = [*peer, "--bytes", *map(str, options.bytes)]
-    launches: dict[tuple[str, int], list[Summary]] = {kind: [] for kind in kinds}
-    for number in range(options.launches):
-        for (name, ranks), argv in kinds.items():
-            what = f"launch {number + 1} of {options.launches}: {name}, {ranks} ranks"
-            print(what, file=sys.stderr, flush=True)
-            launches[name, ranks].append(programs.run(what, argv, LAUNCH_SECONDS))
+    commands = {f"{name}, {ranks} ranks": argv for (name, ranks), argv in kinds.items()}
+    printed = programs.run_in_turn(commands, options.launches, LAUNCH_SECONDS, "launch")
+    launches = dict(zip(kinds, printed.values(), strict=True))
     summary = summarise(launches, options.bytes)
     if options.json:
         options.json.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")

@@ -18,7 +18,6 @@ for all ranks, torch's program once for each.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -35,24 +34,12 @@ TIMEOUT_SECONDS = 300
 
 def main() -> int:
     """Run all programs in turn, print the table, and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch-python", required=True, metavar="PATH", help="a Python interpreter that has torch")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each program runs (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
-    options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error("--rounds must be at least 1")
-
+    options = programs.options_against_torch(__doc__)
     commands = {OURS: [sys.executable, "-m", "hybridmpi", "launch", "-n", "3", "--", "bench", "lm", "--json"]}
     for variant in VARIANTS:
         peer = [str(PEERS / "lm_ddp.py"), "--ranks", "2", "--grad", variant]
         commands[f"torch {variant}"] = [options.torch_python, *peer]
-    runs: dict[str, list[dict]] = {name: [] for name in commands}
-    for number in range(options.rounds):
-        for name, argv in commands.items():
-            what = f"round {number + 1} of {options.rounds}: {name}"
-            print(what, file=sys.stderr, flush=True)
-            runs[name].append(programs.run(what, argv, TIMEOUT_SECONDS))
+    runs = programs.run_in_turn(commands, options.rounds, TIMEOUT_SECONDS)
     summary = summarise(runs)
     print(as_table(summary))
     if options.json:

@@ -1,19 +1,47 @@
-"""Running the programs of a comparison: one at a time, one thread each, none left behind, a JSON object from each."""
+"""Running the programs of a comparison: one at a time, one thread each, none left behind, a JSON object from each; and
+the arguments that comparisons with torch have."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any, NoReturn
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")}
 LAST_LINES = 25  # the banners of an aborted launch take fifteen
+
+
+def options_against_torch(description: str) -> argparse.Namespace:
+    """Return the arguments of a comparison with torch: `torch_python`, `rounds`, `json`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch-python", required=True, metavar="PATH", help="a Python interpreter that has torch")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each program runs (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return options
+
+
+def run_in_turn(
+    commands: Mapping[str, Sequence[str]], times: int, seconds: float, word: str = "round"
+) -> dict[str, list[dict[str, Any]]]:
+    """Run every program once, one after the other, so many `times` over; return what each printed, by name. `word`:
+    what one time over is called. `seconds`: see `run`, and what ends this process."""
+    printed: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+    for number in range(times):
+        for name, argv in commands.items():
+            what = f"{word} {number + 1} of {times}: {name}"
+            print(what, file=sys.stderr, flush=True)
+            printed[name].append(run(what, argv, seconds))
+    return printed
 
 
 def run(what: str, argv: Sequence[str], seconds: float) -> dict[str, Any]:

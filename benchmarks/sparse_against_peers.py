@@ -21,7 +21,6 @@ duplicates included, in both.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -44,14 +43,7 @@ Runs = dict[str, list[dict[str, Any]]]
 
 def main() -> int:
     """Run all programs in turn, print the tables, and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch-python", required=True, metavar="PATH", help="a Python interpreter that has torch")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each program runs (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
-    options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error("--rounds must be at least 1")
-
+    options = programs.options_against_torch(__doc__)
     launch = [sys.executable, "-m", "hybridmpi", "launch", "-n", "3", "--", "bench", "sparse", "--paths", "shared"]
     sizes = ["--rows", str(ROWS), "--dim", str(DIM), "--table", str(TABLE), "--zipf", str(ZIPF), "--json"]
     alone = [sys.executable, "-m", "hybridmpi", "bench", "aggregate", "--zipf", str(ZIPF)]
@@ -65,12 +57,7 @@ def main() -> int:
             *("--table", str(TABLE), "--zipf", str(ZIPF)),
         ],
     }
-    runs: Runs = {name: [] for name in commands}
-    for number in range(options.rounds):
-        for name, argv in commands.items():
-            what = f"round {number + 1} of {options.rounds}: {name}"
-            print(what, file=sys.stderr, flush=True)
-            runs[name].append(programs.run(what, argv, TIMEOUT_SECONDS))
+    runs = programs.run_in_turn(commands, options.rounds, TIMEOUT_SECONDS)
     summary = summarise(runs)
     print(as_text(summary))
     if options.json:

@@ -19,7 +19,7 @@ from hybridmpi.planning.modes import Way
 from hybridmpi.planning.traffic import aggregate, pulled_together
 from hybridmpi.planning.workload import Dense, Sparse, Touched
 from hybridmpi.sparse.node_memory import sharers_of
-from hybridmpi.sparse.node_sum import Aggregate
+from hybridmpi.sparse.node_sum import Aggregate, sums_rows
 from hybridmpi.sparse.norms import SCALAR_BYTES
 from hybridmpi.sparse.requests import PIECE_HEAD, REPLY_HEAD, REQUEST_HEAD
 from hybridmpi.sparse.wire import HEADER_BYTES, ID_BYTES, PIECE_BYTES
@@ -50,11 +50,9 @@ def rows_together(machine: Machine, aggregate: Aggregate, staleness: float = 0) 
     want of other nodes, as a run with these options does (`sparse.node_sum.open_node_sum`, `open_node_pull`). Local.
     """
     compute, home = np.array(machine.compute), machine.owner_nodes
-    crosses = len({*np.flatnonzero(compute), *home}) > 1
-    wanted = crosses if aggregate == "auto" else aggregate == "always"
-    several = np.flatnonzero(compute > 1)
-    local = wanted and len(several) > 0 and not staleness
-    return local, local and any((home != node).any() for node in several)
+    clients = np.repeat(np.arange(machine.nodes), compute)
+    local = not staleness and sums_rows(aggregate, clients.tolist(), home.tolist())
+    return local, local and any((home != node).any() for node in np.flatnonzero(compute > 1))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hybridmpi.arrays import fit_to_receive, fit_to_send
-from hybridmpi.sparse.exchange import UNDER_WAY, Exchange
+from hybridmpi.sparse.exchange import Exchange, may_go
 from hybridmpi.sparse.requests import (
     PIECE_HEAD,
     REPLY_HEAD,
@@ -57,7 +57,7 @@ class Asking:
             while to_ask:
                 owner = to_ask[0]
                 size = sum(question.left * question.row_bytes for question in questions[owner])
-                if len(coming) > 1 and sum(coming.values()) + size > UNDER_WAY:
+                if not may_go(size, coming.values()):
                     return
                 coming[owner] = size
                 yield to_ask.popleft()
@@ -75,12 +75,12 @@ class Asking:
                     to_ask.append(owner)
 
     def post(self, questions: Questions) -> dict[int, list[Part]]:
-        """Send each owner a request for as much as a message may hold; return what they are asked for. Their last ones
-        have been received. Does not wait."""
+        """Send each owner a request for as much as a message may hold, in the order given; return what they are asked
+        for. Their last ones have been received. Does not wait."""
         result = {}
-        for owner in self.exchange.in_turn(questions):
+        for owner, asked in questions.items():
             message, rank = self._messages[owner], self.world.owners[owner]
-            size, result[owner] = pack_request(message, self.exchange.sizes.reply, questions[owner])
+            size, result[owner] = pack_request(message, self.exchange.sizes.reply, asked)
             reply = self.exchange.asks.Irecv(fit_to_receive(self._replies[owner]), rank, TAG_REPLY)
             self._under_way[owner] = self.exchange.asks.Isend(fit_to_send(message[:size]), rank, TAG_REQUEST), reply
             heads = REQUEST_HEAD + PIECE_HEAD * len(result[owner])

@@ -15,7 +15,7 @@ Per owner and client:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,6 +40,11 @@ UNDER_WAY = 256 << 10
 
 # A counter has a cache line to itself: its readers poll it while neighbours are written.
 LINE = 8
+
+
+def may_go(size: int, under_way: Collection[int]) -> bool:
+    """Return whether a message of `size` bytes may go beside those under way, of so many bytes each. Local."""
+    return len(under_way) < 2 or size + sum(under_way) <= UNDER_WAY
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ class Exchange:
         under_way: deque[Letter] = deque()
         for letter in letters:
             size = letter.message.size
-            while len(under_way) > 1 and size + sum(before.message.size for before in under_way) > UNDER_WAY:
+            while not may_go(size, [before.message.size for before in under_way]):
                 yield self._flushed(under_way.popleft())
             place = client * self.sizes.push, size, self.world.mpi.BYTE
             self._slots.Put(fit_to_send(letter.message), letter.target, place)

@@ -7,6 +7,7 @@ each adds up, row by row, what all of them have for its owners, straight into me
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -35,16 +36,20 @@ WEIGHT, FITS, COUNTS = 0, 1, 2
 ARRIVED, MERGED = 0, 1  # flags
 
 
-def open_node_sum(world: World, specs: list[TableSpec], aggregate: Aggregate) -> NodeSum | None:
-    """Return this node's sum; None where each rank pushes for itself. Collective over compute.
+def sums_rows(aggregate: Aggregate, clients: Sequence[int], owners: Sequence[int]) -> bool:
+    """Return whether ranks of any node sum their rows, given the nodes of all clients and owners. Local.
 
     "auto" sums where a node has several compute ranks and rows cross the network. A node with one compute rank has
     nothing to sum.
     """
-    nodes = [world.node_of[rank] for rank in world.clients]
-    crosses = len({*nodes, *(world.node_of[rank] for rank in world.owners)}) > 1
-    wanted = crosses if aggregate == "auto" else aggregate == "always"
-    if not wanted or not specs or len(set(nodes)) == len(nodes):
+    crosses = len({*clients, *owners}) > 1
+    return (crosses if aggregate == "auto" else aggregate == "always") and len(set(clients)) < len(clients)
+
+
+def open_node_sum(world: World, specs: list[TableSpec], aggregate: Aggregate) -> NodeSum | None:
+    """Return this node's sum; None where each rank pushes for itself. Collective over compute."""
+    clients, owners = ([world.node_of[rank] for rank in ranks] for ranks in (world.clients, world.owners))
+    if not specs or not sums_rows(aggregate, clients, owners):
         return None
     comm = world.compute.Split(world.node_of[world.rank], key=world.rank)
     if comm.Get_size() == 1:

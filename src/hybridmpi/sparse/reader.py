@@ -146,7 +146,8 @@ class RowReader:
                     form = self.client.form(owner, table)
                     questions.setdefault(owner, []).append(Question(table, local, places, out, form))
         with self._bytes_not_saved():
-            self._under_way = self.client.asking.post(questions)
+            in_turn = self.client.exchange.in_turn(questions)
+            self._under_way = self.client.asking.post({owner: questions[owner] for owner in in_turn})
         self.counts["ahead"] += sum(part.last - part.first for parts in self._under_way.values() for part in parts)
         self.seconds += time.perf_counter() - started
 

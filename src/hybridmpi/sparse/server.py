@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.wire import Header, Sender, read_push
 from hybridmpi.world import World
-
-if TYPE_CHECKING:
-    pass
 
 # An owner without rows of a table says so in a checkpoint: a table may have no rows at all.
 NO_ROWS = Piece(0, 0, 1, 0, 0)
