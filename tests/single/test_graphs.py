@@ -4,16 +4,18 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import as_lists, assert_same, graphs, height
 
 from hybridmpi.errors import DataError, UsageError
 from hybridmpi.graphs import Graphs, chains
 
+ANY_TIME = settings(deadline=None)  # kernels are compiled on the way
 TREE = ([0, 3], [0, 0, 1], [0, 0, 0, 2], [0, 1], [0, 1], ("leaf", "inner"))
 
 
+@ANY_TIME
 @given(graphs())
 def test_heights_roots_and_sizes(batch):
     lists = as_lists(batch)
@@ -33,6 +35,7 @@ def test_heights_roots_and_sizes(batch):
         assert batch.starts[graph] + within == v and 0 <= within < batch.sizes[graph]
 
 
+@ANY_TIME
 @given(graphs(), st.data())
 def test_select_and_join(batch, data):
     assert_same(batch.select(np.arange(len(batch))), batch)
@@ -49,6 +52,7 @@ def test_select_and_join(batch, data):
     assert_same(Graphs.join([batch.select([number]) for number in numbers] or [batch.select([])]), selected)
 
 
+@ANY_TIME
 @given(graphs())
 def test_reversed(batch):
     turned = batch.reversed()
@@ -134,6 +138,7 @@ def test_wrong_graphs_say_where(name):
     assert message in str(caught.value)
 
 
+@ANY_TIME
 @given(graphs(arity=4), st.data())
 def test_a_cycle_is_found_wherever_it_is(batch, data):
     """Close a path of a right graph into a cycle: the error names a vertex on it, and every step of it is an edge."""
