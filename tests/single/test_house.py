@@ -30,6 +30,7 @@ STOREYS = [
     ("sparse",),
     ("autograd",),
     ("nn",),
+    ("dynamic",),
     ("models", "planning"),
     ("training",),
     ("bench",),
