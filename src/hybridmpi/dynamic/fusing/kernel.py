@@ -6,7 +6,7 @@ from typing import Any
 
 from hybridmpi.dynamic.fusing.code import Code
 from hybridmpi.dynamic.fusing.functions import FUNCTIONS
-from hybridmpi.dynamic.fusing.program import Apply, Load, Number, Operand, Store, Value, check
+from hybridmpi.dynamic.fusing.program import Load, Number, Operand, Store, Value, check
 
 NAME = "kernel"
 
