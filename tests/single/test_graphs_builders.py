@@ -157,6 +157,7 @@ BRACKETS = {
     "(2 a) b": (7, "'b' after the end of the tree"),
     "(2 a))": (6, "')' after the end of the tree"),
     "(2 a)(2 b)": (6, "'(' after the end of the tree: expected one tree a line"),
+    "(2 a) (3 (2 b)": (7, "'(' after the end of the tree"),
     "(2 (2 a) b)": (10, "word 'b' beside a tree"),
     "(2 a (2 b))": (6, "a tree beside a word"),
     "(2 a b)": (6, "a second word 'b' in one leaf"),

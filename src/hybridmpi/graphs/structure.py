@@ -59,29 +59,29 @@ def turned_round(child_starts, children):
 def heights_of(child_starts, parent_starts, parents):
     """Return heights int32 [V]: the longest path down to a vertex without children; -1 on and above a cycle. Local.
 
-    Kahn's algorithm: a vertex is done once all its children are.
+    Kahn's algorithm: a vertex is done once all its children are. The queue is in the order of heights, so that the
+    child that is done last is one of the highest.
     """
     count = child_starts.shape[0] - 1
     pending = np.empty(count, np.int64)
     heights = np.full(count, -1, np.int32)
-    longest = np.zeros(count, np.int32)
     queue = np.empty(count, np.int64)
     filled = 0
     for vertex in range(count):
         pending[vertex] = child_starts[vertex + 1] - child_starts[vertex]
         if not pending[vertex]:
+            heights[vertex] = 0
             queue[filled] = vertex
             filled += 1
     done = 0
     while done < filled:
         vertex = queue[done]
         done += 1
-        heights[vertex] = longest[vertex]
         for edge in range(parent_starts[vertex], parent_starts[vertex + 1]):
             parent = parents[edge]
-            longest[parent] = max(longest[parent], heights[vertex] + 1)
             pending[parent] -= 1
             if not pending[parent]:
+                heights[parent] = heights[vertex] + 1
                 queue[filled] = parent
                 filled += 1
     return heights
