@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridmpi.data import cache
-from hybridmpi.data.vocabulary import Vocabulary
+from hybridmpi.data import cache, graph_baselines
+from hybridmpi.data.binary_trees import binary
+from hybridmpi.data.vocabulary import Numbers, Provisional, Vocabulary, build
 from hybridmpi.folders import cache_folder
 from hybridmpi.graphs import Graphs
 
@@ -58,6 +59,51 @@ def kept(identity: list[object], cache_dir: Path | None, make: Callable[[], Labe
     made = make()
     cache.keep(path, *_stored(made), "graphs")
     return made
+
+
+def of_trees(
+    train: Graphs,
+    held_out: Graphs,
+    words: Provisional,
+    labels: Numbers,
+    limit: int,
+    two_children: bool,
+    description: dict[str, object],
+) -> LabelledGraphs:
+    """Return trees whose data "word" and "label" are numbers in `words` and `labels`, numbered anew. Local.
+
+    Words by a vocabulary of `limit`; labels sorted, by value where all are integers. With `two_children` made binary.
+    """
+    shown = train.data["word"]
+    vocabulary, mapping = build(words, np.bincount(shown[shown >= 0], minlength=len(words)), limit)
+    try:
+        names = sorted(labels, key=int)
+    except ValueError:
+        names = sorted(labels)
+    place = {name: number for number, name in enumerate(names)}
+    classes = np.array([place[name] for name in labels], np.int32)
+    parts = []
+    for graphs in (train, held_out):
+        word, label = (renumbered(graphs.data[name], to) for name, to in (("word", mapping), ("label", classes)))
+        numbered = graphs.with_data(word=word, label=label)
+        parts.append(binary(numbered) if two_children else numbered)
+    baselines = {
+        "the most frequent class": graph_baselines.majority(*parts),
+        "the most frequent class of roots, at roots": graph_baselines.majority(*map(_at_roots, parts)),
+        "a table of the children's words": graph_baselines.by_children(*parts, "word"),
+    }
+    return LabelledGraphs(*parts, vocabulary, names, None, baselines, description)
+
+
+def _at_roots(graphs: Graphs) -> Graphs:
+    label = np.full(graphs.vertices, -1, np.int32)
+    label[graphs.roots()] = graphs.data["label"][graphs.roots()]
+    return graphs.with_data(label=label)
+
+
+def renumbered(numbers: np.ndarray, mapping: np.ndarray) -> np.ndarray:
+    """Return mapping[numbers], and -1 where a number is -1: int32 [V]. Local."""
+    return np.append(mapping, -1).astype(np.int32)[numbers]
 
 
 def _stored(made: LabelledGraphs) -> tuple[dict[str, np.ndarray], dict[str, object]]:

@@ -15,15 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridmpi.data import graph_baselines
-from hybridmpi.data.binary_trees import binary
-from hybridmpi.data.labelled_graphs import LabelledGraphs, kept
+from hybridmpi.data.labelled_graphs import LabelledGraphs, kept, of_trees
 from hybridmpi.data.library_parts import LibraryParts
 from hybridmpi.data.syntax import LEFT_OUT, constant_word, is_text, parse
-from hybridmpi.data.vocabulary import Provisional, build
+from hybridmpi.data.vocabulary import Numbers, Provisional
 from hybridmpi.errors import DataError, UsageError
 from hybridmpi.graphs import Graphs
-from hybridmpi.kernels.cpu import cpu_kernel
+from hybridmpi.graphs.ordered_trees import of_arities
 
 EMPTY = "<empty>"
 """The word of a node with nothing below it, such as `[]`: a leaf like others."""
@@ -67,32 +65,16 @@ def load_syntax_trees(
 def _made(
     library: LibraryParts, limit: int, longest: int, most: int, held_out: float, two_children: bool
 ) -> LabelledGraphs:
-    words, labels = Provisional(), Provisional()
+    words, labels = Provisional(), Numbers()
     parts = library.read(lambda text: trees(text, longest, words, labels), tuple, most, held_out)
     if not parts[0]:
         raise DataError(f"the standard library's {len(library.files)} files have no trees of up to {longest} vertices")
-    train, later = (_graphs(part) for part in parts)
-    shown = train.data["word"]
-    vocabulary, mapping = build(words, np.bincount(shown[shown >= 0], minlength=len(words)), limit)
-    names = sorted(set(labels) - {"<unk>"})
-    classes = np.array([0, *(names.index(name) for name in list(labels)[1:])], np.int32)
-    whole = []
-    for graphs in (train, later):
-        word, label = graphs.data["word"], graphs.data["label"]
-        numbered = graphs.with_data(
-            word=np.where(word < 0, np.int32(-1), mapping[word]),
-            label=np.where(label < 0, np.int32(-1), classes[label]),
-        )
-        whole.append(binary(numbered) if two_children else numbered)
-    baselines = {
-        "the most frequent class": graph_baselines.majority(*whole),
-        "a table of the children's words": graph_baselines.by_children(*whole, "word"),
-    }
+    whole = [_graphs(part) for part in parts]
     description = {"source": f"syntax trees of the standard library of {library.python}", "files": library.files_read}
-    return LabelledGraphs(*whole, vocabulary, names, None, baselines, description)
+    return of_trees(*whole, words, labels, limit, two_children, description)
 
 
-def trees(text: str, longest: int, words: Provisional, labels: Provisional) -> list[Tree]:
+def trees(text: str, longest: int, words: Numbers, labels: Numbers) -> list[Tree]:
     """Return the trees of Python source, no part of it in two of them. Local. Raises NotPythonError.
 
     A statement of up to `longest` vertices is a tree with all that is in it. Of a longer one, the head is a tree
@@ -162,7 +144,9 @@ def _below(node: ast.AST, head: bool) -> list[ast.AST | str]:
     for name in _fields(type(node), head):
         value = getattr(node, name, None)
         if isinstance(value, list):
-            below += [part for part in value if part is not None and not is_text(part)]
+            # A statement that is an expression is that expression.
+            some = [part for part in value if part is not None and not is_text(part)]
+            below += [part.value if isinstance(part, ast.Expr) else part for part in some]
         elif value is not None and not (isinstance(value, ast.arguments) and not any(ast.iter_child_nodes(value))):
             below.append(value)
     return below or [EMPTY]
@@ -176,34 +160,6 @@ def _fields(kind: type[ast.AST], head: bool) -> tuple[str, ...]:
 
 def _graphs(parts: list[Tree]) -> Graphs:
     """Return trees as graphs, words and labels as they are."""
-    words, labels, arities = (
-        np.frombuffer(b"".join(part[which] for part in parts), np.int32).copy() for which in range(3)
-    )
-    starts = np.concatenate([[0], np.cumsum([len(part[0]) // 4 for part in parts], dtype=np.int64)]).astype(np.int64)
-    child_starts = np.concatenate([[0], np.cumsum(arities, dtype=np.int64)])
-    children = _children(child_starts)
-    slots = np.arange(len(children)) - np.repeat(child_starts[:-1], arities)
-    return Graphs(
-        starts,
-        (arities > 0).astype(np.int32),
-        child_starts,
-        children,
-        slots,
-        ("leaf", "inner"),
-        {"word": words, "label": labels},
-    )
-
-
-@cpu_kernel
-def _children(child_starts):
-    """Return the children int64 [E] of trees in post-order: a vertex' children are the last that have no parent yet."""
-    children, waiting = np.empty(child_starts[-1], np.int64), np.empty(child_starts.shape[0], np.int64)
-    count = 0
-    for vertex in range(child_starts.shape[0] - 1):
-        first, last = child_starts[vertex], child_starts[vertex + 1]
-        count -= last - first
-        for place in range(last - first):
-            children[first + place] = waiting[count + place]
-        waiting[count] = vertex
-        count += 1
-    return children
+    words, labels, arities = (np.frombuffer(b"".join(part[which] for part in parts), np.int32) for which in range(3))
+    sizes = np.array([len(part[0]) // words.itemsize for part in parts], np.int64)
+    return of_arities(np.concatenate([[0], np.cumsum(sizes)]), arities, {"word": words, "label": labels})
