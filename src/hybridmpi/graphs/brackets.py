@@ -115,11 +115,8 @@ def _complaint(number: int, line: str) -> DataError:
             if opened[-1]["words"]:
                 return error(column, f"a second word {text!r} in one leaf: expected one word in each (label word)")
             opened[-1]["words"] = 1
-    count = len(opened)
-    return error(
-        opened[-1]["column"],
-        f"'(' is never closed: {count} closing bracket{'s are' * (count > 1) or ' is'} missing at the end of the line",
-    )
+    missing = "1 closing bracket is" if len(opened) == 1 else f"{len(opened)} closing brackets are"
+    return error(opened[-1]["column"], f"'(' is never closed: {missing} missing at the end of the line")
 
 
 def _integer_labels(labels: list[str], starts: list[int], read: list[tuple[int, str]]) -> np.ndarray:
@@ -130,10 +127,10 @@ def _integer_labels(labels: list[str], starts: list[int], read: list[tuple[int, 
     vertex = next(place for place, label in enumerate(labels) if not _is_integer(label))
     graph = int(np.searchsorted(starts, vertex, side="right")) - 1
     number, line = read[graph]
-    column = next(m.start(1) for m in _TOKEN.finditer(line) if m[1] and not _is_integer(m[1]))
+    token = next(token for token in _TOKEN.finditer(line) if token[1] and not _is_integer(token[1]))
     raise DataError(
-        f"line {number}, column {column + 1}: label {line[column:].split()[0].rstrip('()')!r} is no int32: give `labels` "
-        "a dict that numbers them"
+        f"line {number}, column {token.start(1) + 1}: label {token[1]!r} is no int32: give `labels` a dict that "
+        "numbers them"
     )
 
 

@@ -24,8 +24,8 @@ def from_parents(
     """Return one graph for each entry of `parents`, which holds the parent of each of its vertices, -1 for a root.
 
     Vertices keep their numbers, which count from 0 in each graph. `types`, `slots`: for each graph, an int for each
-    vertex; types index `type_names`, a root's slot is not read. Without slots the children of a vertex fill 0, 1, ... in the order of their
-    numbers; without types they are "leaf" and "inner". Raises DataError, UsageError. Local.
+    vertex; types index `type_names`, a root's slot is not read. Without slots the children of a vertex fill 0, 1, ...
+    in the order of their numbers; without types they are "leaf" and "inner". Raises DataError, UsageError. Local.
     """
     lists = [_row(f"graph {graph}: parents", entry) for graph, entry in enumerate(parents)]
     starts = _starts([len(entry) for entry in lists])

@@ -18,8 +18,8 @@ from hybridmpi.graphs.graphs import Graphs
 from hybridmpi.kernels.cpu import cpu_kernel
 
 Numbering = dict[Any, int] | Callable[[Any], int]
-"""What gives a word, label or kind its number: a function, or a dict. A dict takes in what is new, with the next number,
-or does what its `__missing__` says."""
+"""What gives a word, label or kind its number: a function, or a dict. A dict takes in what is new, with the next
+number, or does what its `__missing__` says."""
 
 
 def from_nested(trees: Iterable[Any], words: Numbering | None = None) -> Graphs:
