@@ -31,6 +31,7 @@ STOREYS = [
     ("sparse",),
     ("autograd",),
     ("nn",),
+    ("dynamic",),
     ("models", "planning"),
     ("training",),
     ("bench",),
