@@ -1,4 +1,4 @@
-"""Training data: corpora, click logs, graphs, streams of batches, sharding, prefetching, synthetic data. All of it is Local."""
+"""Training data: corpora, click logs, graphs, streams of batches, sharding, prefetching. All of it is Local."""
 
 from hybridmpi.data.bleu import bleu, bleu_counts
 from hybridmpi.data.clicks import ClickBatch, Clicks, held_out_batches, training_batches
