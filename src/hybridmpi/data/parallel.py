@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
-from hybridmpi.data import cache, python_source, syntax_pairs
+from hybridmpi.data import cache, syntax_pairs
+from hybridmpi.data.library_parts import LibraryParts, distinct
 from hybridmpi.data.sentences import Pairs, Sentences
 from hybridmpi.data.syntax_pairs import Pair
 from hybridmpi.data.text_file import STANDARD_LIBRARY, TextFile
@@ -123,58 +122,30 @@ def _restored(arrays: dict[str, np.ndarray], texts: dict[str, object]) -> Parall
     return ParallelText(*parts, *vocabularies, texts["description"])
 
 
-def _distinct(pairs: list[Pair], seen: set[tuple[str, ...]]) -> list[Pair]:
-    """Return the pairs that are not among `seen`, each once, and add them to it."""
-    fresh = []
-    for pair in pairs:
-        key = (*pair[0], END, *pair[1])
-        if key not in seen:
-            seen.add(key)
-            fresh.append(pair)
-    return fresh
+def _words(pair: Pair) -> tuple[str, ...]:
+    """Return what is equal for equal pairs alone."""
+    return (*pair[0], END, *pair[1])
 
 
 class _Syntax:
     """Statements of Python's standard library and their syntax trees."""
 
     def __init__(self, longest: int, most: int) -> None:
-        # Tests are left out: they repeat themselves, and some are broken on purpose.
-        tests = {"test", "tests", "idle_test"}
-        self.files = [f for f in python_source.standard_library() if not tests & set(f.name.split("/"))]
-        if not self.files:
-            raise DataError("this Python has no .py files of its standard library: name two text files")
-        self.longest, self.most, self.files_read = longest, most, 0
+        self.library, self.longest, self.most = LibraryParts(), longest, most
 
     def identity(self) -> list[object]:
-        return [STANDARD_LIBRARY, platform.python_version(), [(f.name, f.size, f.modified) for f in self.files]]
+        return self.library.identity()
 
     def description(self) -> dict[str, object]:
         return {
-            "source": f"statements of the standard library of Python {platform.python_version()}",
+            "source": f"statements of the standard library of {self.library.python}",
             "target": "their syntax trees",
-            "files": self.files_read,
+            "files": self.library.files_read,
         }
 
     def read(self, held_out: float) -> tuple[list[Pair], list[Pair]]:
-        """Return both parts. Files come in the order of a hash of their names, so that few are a fair sample; those
-        that come first are held out."""
-        by_file, count, seen = [], 0, set()
-        for file in sorted(self.files, key=lambda file: blake2b(file.name.encode()).digest()):
-            try:
-                found = _distinct(syntax_pairs.pairs(python_source.read_text(file.path), self.longest), seen)
-            except (python_source.NotPythonError, OSError):
-                continue
-            by_file.append(found[: self.most - count])
-            count += len(by_file[-1])
-            if count == self.most:
-                break
-        self.files_read = len(by_file)
-        cut, later = 0, 0
-        while cut < len(by_file) - 1 and later < held_out * count:
-            later += len(by_file[cut])
-            cut += 1
-        parts = [[pair for found in files for pair in found] for files in (by_file[cut:], by_file[:cut])]
-        return parts[0], parts[1]
+        """Return both parts, whole files being held out."""
+        return self.library.read(lambda text: syntax_pairs.pairs(text, self.longest), _words, self.most, held_out)
 
 
 class _TextFiles:
@@ -201,6 +172,6 @@ class _TextFiles:
             )
         some = [p for p in zip(*sides, strict=True) if all(1 <= len(words) <= self.longest for words in p)]
         self.left_out = len(sides[0]) - len(some)
-        pairs = _distinct(some, set())[: self.most]
+        pairs = distinct(some, _words, set())[: self.most]
         cut = len(pairs) - round(len(pairs) * held_out)
         return pairs[:cut], pairs[cut:]

@@ -8,9 +8,9 @@ brackets and what each name and number is there for.
 from __future__ import annotations
 
 import ast
-import warnings
 
 from hybridmpi.data import python_source
+from hybridmpi.data.syntax import is_text, parse
 
 Pair = tuple[list[str], list[str]]
 
@@ -26,16 +26,11 @@ def pairs(text: str, longest: int) -> list[Pair]:
     one word to a reader of tokens. Raises NotPythonError.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the compiler's remarks on other people's code
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise python_source.NotPythonError(str(error)) from error
+    tree = parse(text)
     lines = text.encode().split(b"\n")
     found = []
     for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt) or hasattr(node, "body") or hasattr(node, "cases") or _is_text(node):
+        if not isinstance(node, ast.stmt) or hasattr(node, "body") or hasattr(node, "cases") or is_text(node):
             continue
         source = python_source.tokens(_segment(lines, node))[:-1]
         if len(source) > longest:
@@ -45,11 +40,6 @@ def pairs(text: str, longest: int) -> list[Pair]:
             found.append((node.lineno, node.col_offset, source, syntax))
     found.sort(key=lambda entry: entry[:2])  # walk goes by levels
     return [(source, syntax) for _, _, source, syntax in found]
-
-
-def _is_text(node: ast.stmt) -> bool:
-    """Return whether a statement is a docstring or another string by itself."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _segment(lines: list[bytes], node: ast.stmt) -> str:

@@ -11,15 +11,19 @@ from hybridmpi.errors import DataError
 UNKNOWN = "<unk>"
 
 
-class Provisional(dict):
-    """Ids in order of first occurrence: looking up a new word gives it the next id. `<unk>` is id 0 from the start."""
+class Numbers(dict):
+    """Numbers in order of first occurrence: looking up a new name gives it the next number."""
+
+    def __missing__(self, name: str) -> int:
+        self[name] = number = len(self)
+        return number
+
+
+class Provisional(Numbers):
+    """Ids of words in order of first occurrence. `<unk>` is id 0 from the start."""
 
     def __init__(self) -> None:
         super().__init__({UNKNOWN: 0})
-
-    def __missing__(self, word: str) -> int:
-        self[word] = number = len(self)
-        return number
 
     def encode(self, words: Sequence[str]) -> np.ndarray:
         """Return the ids of `words`, int32 [n], taking in those that are new. Local."""
