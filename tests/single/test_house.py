@@ -26,6 +26,7 @@ STOREYS = [
     ("arrays", "folders", "kernels", "memory", "recording", "roles", "traffic", "waiting"),
     ("failures",),
     ("world",),
+    ("graphs",),
     ("collectives", "optim", "checkpoint", "data"),
     ("sparse",),
     ("autograd",),
