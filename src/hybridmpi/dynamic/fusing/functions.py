@@ -30,8 +30,8 @@ _TANH_ODD = (
     4.89352455891786e-03,
 )
 _TANH_EVEN = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-# Within it the function stays below 1.
-_TANH_LARGEST = 7.90531110763549805
+# From here on tanh is 1 in float32, and the function, which may end a little above it, is cut off there.
+_TANH_LARGEST = 9.0
 
 
 def _polynomial(code: Code, x: str, coefficients: tuple[float, ...]) -> str:
@@ -82,7 +82,7 @@ def _tanh(code: Code, x: str) -> str:
     x = _clamp(code, x, -_TANH_LARGEST, _TANH_LARGEST)
     square = code.operate("fmul", x, x)
     quotient = code.operate("fdiv", _polynomial(code, square, _TANH_ODD), _polynomial(code, square, _TANH_EVEN))
-    return code.operate("fmul", x, quotient)
+    return _clamp(code, code.operate("fmul", x, quotient), -1, 1)  # so that 1 - y^2 is never negative
 
 
 def _sigmoid(code: Code, x: str) -> str:
