@@ -95,7 +95,7 @@ def run(make, peer_name, version, options):
     peer = make(parameters(options), RATE)
     results = []
     for batch in options.batch:
-        count = -(-max(32, 2 * batch) // batch) * batch
+        count = max(32, 2 * batch) // batch * batch
         start = time.perf_counter()
         prepared = peer.prepare(trees(count, options))
         preparation = time.perf_counter() - start

@@ -95,16 +95,22 @@ def validate(make, trees, words, options):
         common.require(norm > 0 and abs(slope - norm) < 2e-3 * norm, f"gradient of {name}: {norm}, expected {slope}")
 
 
+def trees_of(batch):
+    """Return on how many trees a repetition trains: max(128, min(512, 32 batch)), up to a multiple of the batch."""
+    return -(-max(128, min(512, 32 * batch)) // batch) * batch
+
+
 def run(make, peer_name, version, trees, words, options):
     """Validate, then time every batch size; print the lines. make(parameters, rate) returns the peer under test.
 
-    One repetition trains on the same trees for every peer: the first max(128, min(512, 32 batch)), in whole batches.
+    One repetition trains on the same trees for every peer: the first trees_of(batch), in whole batches.
     """
     validate(make, trees, words, options)
     peer = make(parameters(words, options), 1e-5)
     results = []
     for batch in options.batch:
-        count = -(-max(128, min(512, 32 * batch)) // batch) * batch
+        count = trees_of(batch)
+        common.require(len(trees) >= count, f"{options.data} has {len(trees)} trees; batch {batch} needs {count}")
         start = time.perf_counter()
         prepared = peer.prepare(trees[:count])
         preparation = time.perf_counter() - start
