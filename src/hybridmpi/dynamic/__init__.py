@@ -1,0 +1,1 @@
+"""Dynamic models: what is computed differs from instance to instance."""

@@ -1,0 +1,12 @@
+"""Elementwise programs over rows, compiled: what a vertex function computes between its products of matrices.
+
+A program is a list of values (read, constant, or a function of earlier ones) and of stores. It runs over the rows of
+a batch one after the other, each row read and written once, without arrays in between.
+"""
+
+from hybridmpi.dynamic.fusing.engine import compile_kernel, table_address
+from hybridmpi.dynamic.fusing.functions import FUNCTIONS
+from hybridmpi.dynamic.fusing.kernel import as_text
+from hybridmpi.dynamic.fusing.program import Apply, Load, Number, Operand, Store
+
+__all__ = ["FUNCTIONS", "Apply", "Load", "Number", "Operand", "Store", "as_text", "compile_kernel", "table_address"]
