@@ -6,6 +6,7 @@ from typing import Any
 
 from hybridmpi.arrays import namespace
 from hybridmpi.autograd.tensor import Tensor, as_tensor, record
+from hybridmpi.autograd.tracing import traceable
 
 
 def unbroadcast(gradient: Any, shape: tuple[int, ...]) -> Any:
@@ -26,6 +27,7 @@ def _pair(a: Any, b: Any) -> tuple[Tensor, Tensor]:
     return as_tensor(a, b), b
 
 
+@traceable
 def add(a: Any, b: Any) -> Tensor:
     """Return a + b. Local."""
     a, b = _pair(a, b)
@@ -39,6 +41,7 @@ def add(a: Any, b: Any) -> Tensor:
     return record(a.data + b.data, (a, b), backward)
 
 
+@traceable
 def subtract(a: Any, b: Any) -> Tensor:
     """Return a - b. Local."""
     a, b = _pair(a, b)
@@ -52,6 +55,7 @@ def subtract(a: Any, b: Any) -> Tensor:
     return record(a.data - b.data, (a, b), backward)
 
 
+@traceable
 def multiply(a: Any, b: Any) -> Tensor:
     """Return a * b, element by element. Local."""
     a, b = _pair(a, b)
@@ -65,6 +69,7 @@ def multiply(a: Any, b: Any) -> Tensor:
     return record(a.data * b.data, (a, b), backward)
 
 
+@traceable
 def divide(a: Any, b: Any) -> Tensor:
     """Return a / b, element by element. Local."""
     a, b = _pair(a, b)
@@ -80,11 +85,13 @@ def divide(a: Any, b: Any) -> Tensor:
     return record(quotient, (a, b), backward)
 
 
+@traceable
 def negative(x: Tensor) -> Tensor:
     """Return -x. Local."""
     return record(-x.data, (x,), lambda gradient: x.accumulate(-gradient))
 
 
+@traceable
 def power(x: Tensor, exponent: float) -> Tensor:
     """Return x ** exponent for a plain number `exponent`. Local."""
 
@@ -94,29 +101,34 @@ def power(x: Tensor, exponent: float) -> Tensor:
     return record(x.data**exponent, (x,), backward)
 
 
+@traceable
 def exp(x: Tensor) -> Tensor:
     """Return e ** x. Local."""
     y = namespace(x.data).exp(x.data)
     return record(y, (x,), lambda gradient: x.accumulate(gradient * y))
 
 
+@traceable
 def log(x: Tensor) -> Tensor:
     """Return the natural logarithm of x. Local."""
     return record(namespace(x.data).log(x.data), (x,), lambda gradient: x.accumulate(gradient / x.data))
 
 
+@traceable
 def tanh(x: Tensor) -> Tensor:
     """Return the hyperbolic tangent of x. Local."""
     y = namespace(x.data).tanh(x.data)
     return record(y, (x,), lambda gradient: x.accumulate(gradient * (1 - y * y)))
 
 
+@traceable
 def sigmoid(x: Tensor) -> Tensor:
     """Return 1 / (1 + exp(-x)), computed as (1 + tanh(x / 2)) / 2, which cannot overflow and is vectorised. Local."""
     y = 0.5 + 0.5 * namespace(x.data).tanh(0.5 * x.data)
     return record(y, (x,), lambda gradient: x.accumulate(gradient * (y * (1 - y))))
 
 
+@traceable
 def relu(x: Tensor) -> Tensor:
     """Return max(x, 0), with derivative 0 at 0. Local."""
     return record(namespace(x.data).maximum(x.data, 0), (x,), lambda gradient: x.accumulate(gradient * (x.data > 0)))

@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tracing import traceable
 from hybridmpi.errors import UsageError
 
 
+@traceable
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b for matrices [m, k] and [k, n], or a stack a [..., k] and one matrix b [k, n]. Local."""
     if b.data.ndim != 2 or a.data.ndim < 1 or a.shape[-1] != b.shape[0]:
@@ -23,6 +25,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return record(a.data @ b.data, (a, b), backward)
 
 
+@traceable
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight.T + bias for x [..., inputs], weight [outputs, inputs], bias [outputs]. Local."""
     if x.shape[-1] != weight.shape[1]:

@@ -7,10 +7,12 @@ from typing import Any
 
 from hybridmpi.arrays import namespace
 from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tracing import traceable
 
 Axes = int | tuple[int, ...] | None
 
 
+@traceable
 def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the sum over `axis` (None: over all). Local."""
 
@@ -20,6 +22,7 @@ def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return record(x.data.sum(axis=axis, keepdims=keepdims), (x,), backward)
 
 
+@traceable
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the mean over `axis` (None: over all). Local."""
     axes = range(x.data.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis

@@ -7,10 +7,12 @@ from typing import Any
 
 from hybridmpi.arrays import namespace
 from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tracing import traceable
 
 _BASIC = (int, slice, type(None), type(Ellipsis))
 
 
+@traceable
 def reshape(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
     """Return x in another shape, a view where the memory layout allows. Local."""
     wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
@@ -24,6 +26,7 @@ def transpose(x: Tensor, *axes: int) -> Tensor:
     return record(x.data.transpose(order), (x,), lambda gradient: x.accumulate(gradient.transpose(back)))
 
 
+@traceable
 def concatenate(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Return the tensors joined along `axis`. Local."""
 
@@ -40,6 +43,7 @@ def concatenate(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
     return record(namespace(parts[0].data).concatenate([part.data for part in parts], axis=axis), parts, backward)
 
 
+@traceable
 def index(x: Tensor, where: Any) -> Tensor:
     """Return x[where]: slices, integers or integer arrays; gradients of repeated elements are summed. Local."""
 

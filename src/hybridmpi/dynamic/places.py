@@ -1,0 +1,124 @@
+"""Where the rows of each node lie: one buffer for all vertices of a type, of which a round is a slice.
+
+Sources, slices and repeated rows have no memory of their own: they are read where they are, through an array of row
+numbers if need be. What is computed is written where it is wanted: into the state that parents gather from, into a
+column of rows joined to longer ones, else into a buffer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hybridmpi.dynamic.nodes import CONSTANT, EDGE, INPUT, VERTEX, Node
+from hybridmpi.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Rows of `width` elements. `kind` and `key` say of what, see `Places`; `space`: what there is a row for."""
+
+    kind: str
+    key: Any
+    space: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Columns of a buffer: row r of a node is its row r or, with `index`, row index[r]; of a constant row 0 for all."""
+
+    buffer: Buffer
+    column: int
+    index: tuple[str, ...] | None = None
+
+    def at(self, column: int) -> Place:
+        """Return the place that begins so many elements further on."""
+        return replace(self, column=self.column + column) if column else self
+
+
+class Places:
+    """The places of the nodes of one vertex type.
+
+    Kinds of buffers: "state" and "state gradient", of all types, by global row; "own state" and "own state gradient",
+    the same from the type's first row on; "input" and "input gradient", by row of the external input; "rows", the rows
+    of an input that the type uses; "output" and "output gradient"; "constant", one row; "own", of a node.
+    Kinds of indices, an array each: ("slot", k), the global row of each vertex' child; ("child",), of each of the
+    children; ("parent",), the vertex of each child; ("row", input) and ("edge row", input), the place of a vertex' (its
+    child's) row among those that the type uses, or in the input; ("used", input), these rows in the input;
+    ("output", name), where a vertex' row goes.
+    """
+
+    def __init__(self, columns: Mapping[str, int], state_width: int, inputs: Mapping[str, int]) -> None:
+        """columns: where each name begins in a row of state."""
+        self._columns, self._state_width, self._inputs = columns, state_width, inputs
+        self._places: dict[Node, Place] = {}
+
+    def of(self, node: Node) -> Place:
+        """Return where to read a node. Local."""
+        place = self._places.get(node)
+        if place is None:
+            place = self._places[node] = self._source(node)
+        return place
+
+    def give(self, node: Node, place: Place | None = None) -> Place:
+        """Let a node be computed into `place`, or a buffer of its own. Local."""
+        place = place or Place(Buffer("own", node.number, node.space, node.width), 0)
+        return self._places.setdefault(node, place)
+
+    def state(self, kind: str, name: str, index: tuple[str, ...] | None = None) -> Place:
+        """Return the place of a scattered name in a kind of state. Local."""
+        return Place(Buffer(kind, None, VERTEX, self._state_width), self._columns[name], index)
+
+    def input(self, kind: str, name: str, index: tuple[str, ...] | None = None) -> Place:
+        """Return the place of an external input's rows. Local."""
+        return Place(Buffer(kind, name, INPUT + name, self._inputs[name]), 0, index)
+
+    def output(self, kind: str, name: str, width: int) -> Place:
+        """Return the place of an external output's rows. Local."""
+        return Place(Buffer(kind, name, VERTEX, width), 0, ("output", name))
+
+    def _source(self, node: Node) -> Place:
+        name = node.name
+        if name == "gather":
+            return self.state("state", node.attributes[1], ("slot", node.attributes[0]))
+        if name == "child":
+            return self.state("state", node.attributes[0], ("child",))
+        if name == "inflow":
+            return self.state("own state gradient", node.attributes[0])
+        if name == "pushed_gradient":
+            return self.output("output gradient", node.attributes[0], node.width)
+        if name == "pull":
+            (key,) = node.attributes
+            return self.input("input", key, ("row", key)) if node.space == VERTEX else self.input("rows", key)
+        if name == "slice":
+            return self.of(node.inputs[0]).at(node.attributes[0])
+        if node.space == CONSTANT:
+            return Place(Buffer("constant", node, CONSTANT, node.width), 0)
+        if name == "reshape":
+            return self.of(node.inputs[0])
+        if name == "expand":
+            return replace(self.of(node.inputs[0]), index=_repetition(node.inputs[0].space, node.space))
+        raise AssertionError(f"{node} is used before it is computed")
+
+
+def _repetition(narrow: str, wide: str) -> tuple[str, ...]:
+    """Return the index that repeats rows of a narrow space for a wide one."""
+    if narrow == VERTEX:
+        return ("parent",)
+    name = narrow.removeprefix(INPUT)
+    return ("edge row", name) if wide == EDGE else ("row", name)
+
+
+def state_columns(widths: Mapping[str, int]) -> dict[str, int]:
+    """Return where each scattered name begins in a row of state, in the order of the names. Local."""
+    columns, column = {}, 0
+    for name in sorted(widths):
+        columns[name] = column
+        column += widths[name]
+    if not columns:
+        return columns
+    if min(widths.values()) < 1:
+        raise UsageError(f"scattered state of widths {dict(widths)}: expected at least 1 each")
+    return columns

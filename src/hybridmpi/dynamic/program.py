@@ -1,0 +1,253 @@
+"""A program: the operation list of a vertex type, forward and backward, as steps over rows in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybridmpi.dynamic import fusing
+from hybridmpi.dynamic.nodes import CONSTANT, EDGE, ELEMENTWISE, INPUT, SINKS, VERTEX, Node, Trace
+from hybridmpi.dynamic.phases import AFTER, BEFORE, ROUND, Batching, phases_of
+from hybridmpi.dynamic.places import Buffer, Place, Places
+from hybridmpi.dynamic.schedule import Wanted
+from hybridmpi.dynamic.steps import (
+    Clear,
+    Kernel,
+    Operations,
+    ParameterProduct,
+    ParameterSum,
+    Product,
+    RowFunction,
+    Step,
+)
+
+Steps = dict[str, list[Step]]
+
+# Nodes that are read where they are, or assembled by what is computed into them.
+_VIEWS = frozenset(
+    ("gather", "child", "inflow", "pushed_gradient", "pull", "parameter", "number", "slice", "reshape", "expand")
+    + ("concatenate",)
+)
+
+
+class Program:
+    """What the vertices of one type do: `forward` and `backward`, the steps of each phase.
+
+    buffers: what must be there before forward runs (or, of backward's own, before backward). indices: the arrays of row
+    numbers that are used. table: buffers and indices by the number that kernels know them by. parameters: those that
+    get a gradient, in the order in which backward is done with them.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        backward: Sequence[Node],
+        columns: Mapping[str, int],
+        state_width: int,
+        inputs: Mapping[str, int],
+        dtype: np.dtype,
+        batching: Batching,
+        rows: bool,
+    ) -> None:
+        self.trace, self.dtype, self.batching, self.rows = trace, dtype, batching, rows
+        self.table: dict[Any, int] = {}
+        self.buffers: tuple[set[Buffer], set[Buffer]] = (set(), set())
+        self.indices: set[tuple[str, ...]] = set()
+        self._places = Places(columns, state_width, inputs)
+        used = _used(trace.nodes)
+        forward = [node for node in trace.nodes[: len(trace.nodes) - len(backward)] if node in used]
+        backward = [node for node in backward if node in used]
+        self._users: dict[Node, list[Node]] = {}
+        for node in (*forward, *backward):
+            for operand in node.inputs:
+                self._users.setdefault(operand, []).append(node)
+        self._phases = phases_of(forward, frozenset(("gather", "child")), frozenset(("scatter",)), BEFORE, batching)
+        self._phases |= phases_of(backward, frozenset(("inflow",)), frozenset(("outflow",)), AFTER, batching)
+        self.forward = self._steps(forward, self.buffers[0])
+        self.backward = self._steps(backward, self.buffers[1])
+        self.buffers[1].difference_update(self.buffers[0])
+        slots = frozenset(node.attributes[0] for node in forward if node.name == "gather")
+        self.wanted = Wanted(slots, any(node.name == "child" for node in forward))
+        self.pulls = {node.attributes[0] for node in forward if node.name == "pull"}
+        self.pushes = {node.attributes[0]: node.width for node in forward if node.name == "push"}
+        self.products = {
+            phase: [
+                step.parameter
+                for steps in (self.forward, self.backward)
+                for step in steps[phase]
+                if isinstance(step, Product) and step.turned
+            ]
+            for phase in (BEFORE, ROUND, AFTER)
+        }
+        self.parameters = self._parameters()
+
+    def _parameters(self) -> list[Any]:
+        """Return the parameters that backward gives a gradient, those that it is done with first before the others."""
+        found: dict[int, Any] = {}
+        for phase in (BEFORE, ROUND, AFTER):
+            for step in self.backward[phase]:
+                if isinstance(step, (ParameterProduct, ParameterSum)):
+                    found.pop(id(step.parameter), None)
+                    found[id(step.parameter)] = step.parameter
+        return list(found.values())
+
+    def _steps(self, nodes: Sequence[Node], buffers: set[Buffer]) -> Steps:
+        """Return the steps of the nodes of forward, or of backward, by phase."""
+        depths = self._depths(nodes)
+        groups: dict[tuple[Any, ...], list[Node]] = {}
+        for node in nodes:
+            if node.name not in _VIEWS and node.space != CONSTANT:
+                phase = self._phases[node]
+                if node.name in ELEMENTWISE:
+                    key = (phase, depths[node], 0, node.space, node.width)
+                elif node.name in SINKS - {"parameter_product", "parameter_sum"} or node.name in ("total", "collect"):
+                    continue  # stores of the group that computes what they put away
+                else:
+                    key = (phase, depths[node], 1, node.number)
+                groups.setdefault(key, []).append(node)
+        steps: Steps = {BEFORE: [], ROUND: [], AFTER: []}
+        for node in nodes:
+            if node.name in ("total", "collect"):
+                place = self._places.give(node)
+                # Rows of inputs have no rounds: they are cleared when backward begins.
+                phase = self._phases[node.inputs[0]] if node.space == VERTEX else BEFORE
+                steps[phase].append(Clear(node, self._used(place, buffers)))
+        for key in sorted(groups, key=lambda key: key[1:3]):
+            make = self._group if key[2] == 0 else self._single
+            steps[key[0]].append(make(groups[key], buffers))
+        return steps
+
+    def _depths(self, nodes: Sequence[Node]) -> dict[Node, int]:
+        """Return for each node how many steps must come before its own. Operations element by element share a step."""
+        depths: dict[Node, int] = {}
+        for node in nodes:
+            depth = 0
+            for operand in node.inputs:
+                if operand in depths:
+                    together = (
+                        node.name in ELEMENTWISE
+                        and operand.name in ELEMENTWISE
+                        and (node.space, node.width, self._phases[node])
+                        == (operand.space, operand.width, self._phases[operand])
+                    )
+                    stored = node.name in _VIEWS or node.name in ("total", "collect")
+                    depth = max(depth, depths[operand] + (0 if together or stored else 1))
+            depths[node] = depth
+        return depths
+
+    def _used(self, place: Place, buffers: set[Buffer]) -> Place:
+        """Note that a place is used."""
+        buffers.add(place.buffer)
+        if place.index is not None:
+            self.indices.add(place.index)
+        return place
+
+    def _read(self, node: Node, buffers: set[Buffer]) -> Place:
+        return self._used(self._places.of(node), buffers)
+
+    def _single(self, nodes: list[Node], buffers: set[Buffer]) -> Step:
+        (node,) = nodes
+        operand = self._read(node.inputs[0], buffers)
+        if node.name == "parameter_product":
+            return ParameterProduct(node, operand, self._read(node.inputs[1], buffers))
+        if node.name == "parameter_sum":
+            return ParameterSum(node, operand)
+        out = self._used(self._places.give(node), buffers)
+        return Product(node, operand, out) if node.name == "product" else RowFunction(node, operand, out)
+
+    def _group(self, nodes: list[Node], buffers: set[Buffer]) -> Step:
+        """Return the step of operations element by element that are computed together."""
+        inside = set(nodes)
+        stores: list[tuple[Node, Place, bool]] = []
+        for node in nodes:
+            places = [(self._used(place, buffers), add) for place, add in self._targets(node)]
+            users = self._users.get(node, ())
+            if any(user not in inside and user.name not in _STORED for user in users) and not self._kept(places):
+                places.append((self._used(self._places.give(node), buffers), False))
+            for place, add in places:
+                if not add and place.index is None:
+                    self._places.give(node, place)
+                stores.append((node, place, add))
+        label = ", ".join(dict.fromkeys(node.name for node in nodes))
+        reads: dict[Node, Place] = {}
+        for node in nodes:
+            for operand in node.inputs:
+                if operand not in inside and operand.name != "number":
+                    reads[operand] = self._read(operand, buffers)
+        space = nodes[0].space
+        if not self.batching.fused:
+            return Operations(space, label, nodes, reads, stores)
+        values: list[Any] = []
+        numbers: dict[Node, int] = {}
+        for node, place in reads.items():
+            numbers[node] = len(values)
+            values.append(fusing.Load(self._operand(place)))
+        for node in nodes:
+            for operand in node.inputs:
+                if operand.name == "number" and operand not in numbers:
+                    numbers[operand] = len(values)
+                    values.append(fusing.Number(operand.attributes[0]))
+            numbers[node] = len(values)
+            values.append(fusing.Apply(node.name, tuple(numbers[operand] for operand in node.inputs)))
+        stored = tuple(fusing.Store(numbers[node], self._operand(place), add) for node, place, add in stores)
+        return Kernel(space, label, fusing.compile_kernel(nodes[0].width, self.dtype, tuple(values), stored))
+
+    def _kept(self, places: list[tuple[Place, bool]]) -> bool:
+        return any(not add and place.index is None for place, add in places)
+
+    def _targets(self, node: Node) -> list[tuple[Place, bool]]:
+        """Return where what is computed is to be written or added, by what uses it."""
+        places, found = self._places, []
+        for user in self._users.get(node, ()):
+            name = user.attributes[-1] if user.attributes else None
+            if user.name == "scatter":
+                found.append((places.state("own state", name), False))
+            elif user.name == "push":
+                found.append((places.output("output", name, node.width), False))
+            elif user.name == "outflow":
+                index = ("child",) if node.space == EDGE else ("slot", user.attributes[0])
+                found.append((places.state("state gradient", name, index), True))
+            elif user.name == "pull_gradient":
+                kind = "row" if node.space == VERTEX else "used"
+                found.append((places.input("input gradient", name, (kind, name)), True))
+            elif user.name == "total":
+                found.append((replace_index(places.of(user), ("parent",)), True))
+            elif user.name == "collect":
+                space = user.space.removeprefix(INPUT)
+                found.append((replace_index(places.of(user), ("row", space)), True))
+            elif user.name == "concatenate":
+                whole, column = places.give(user), 0
+                for part in user.inputs:
+                    if part is node:
+                        found.append((whole.at(column), False))
+                    column += part.width
+        return found
+
+    def _operand(self, place: Place) -> fusing.Operand:
+        """Return a place in the terms of kernels."""
+        stride = 0 if place.buffer.space == CONSTANT else place.buffer.width
+        index = None if place.index is None else self._number(place.index)
+        return fusing.Operand(self._number(place.buffer), stride, place.column, index)
+
+    def _number(self, entry: Any) -> int:
+        return self.table.setdefault(entry, len(self.table))
+
+
+def _used(nodes: Sequence[Node]) -> set[Node]:
+    """Return the nodes that anything with an effect is computed from."""
+    used: set[Node] = set()
+    for node in reversed(nodes):
+        if node.name in SINKS or node in used:
+            used.add(node)
+            used.update(node.inputs)
+    return used
+
+
+_STORED = frozenset(("scatter", "push", "outflow", "pull_gradient", "total", "collect", "concatenate"))
+
+
+def replace_index(place: Place, index: tuple[str, ...]) -> Place:
+    """Return a place whose rows are found through an index. Local."""
+    return Place(place.buffer, place.column, index)
