@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybridmpi import autograd, checkpoint, data, models, nn, optim
+    from hybridmpi import autograd, checkpoint, data, dynamic, graphs, models, nn, optim
     from hybridmpi.sparse.cache import CacheOptions
     from hybridmpi.training.dense import DenseOptions
     from hybridmpi.training.tables import SparseOptions
@@ -29,7 +29,9 @@ _PUBLIC = {
     "autograd": None,
     "checkpoint": None,
     "data": None,
+    "dynamic": None,
     "errors": None,
+    "graphs": None,
     "models": None,
     "nn": None,
     "optim": None,
