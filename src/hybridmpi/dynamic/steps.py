@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -202,7 +203,9 @@ class ParameterSum(Step):
     def __init__(self, node: Node, x: Place) -> None:
         self.space, self.label = node.space, "gradient, sum"
         self.parameter, shapes, _ = node.attributes
-        self._shapes, self._node, self._x = shapes, node.inputs[0], x
+        # Shapes that differ in more than axes of length 1 are summed over what was repeated.
+        self._shapes = [shape for shape in shapes if shape != node.inputs[0].shape]
+        self._node, self._x = node.inputs[0], x
 
     def run(self, work: Work, ranges: Ranges) -> None:
         """Sum, and add to the parameter's gradient."""
@@ -211,5 +214,5 @@ class ParameterSum(Step):
             return
         total = rows_of(work, self._x, self._node, first, last).sum(axis=0)
         for shape in self._shapes:
-            total = total.reshape(shape) if total.size == np.prod(shape) else unbroadcast(total, shape)
+            total = total.reshape(shape) if total.size == math.prod(shape) else unbroadcast(total, shape)
         self.parameter.accumulate(total)
