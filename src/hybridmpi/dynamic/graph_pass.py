@@ -82,8 +82,7 @@ class GraphPass(Module):
             elif (graphs.types == number).any():
                 raise UsageError(f"vertices of type '{name}': this pass has functions for {', '.join(self._names)}")
         if self.policy == "serial":
-            functions = dict(zip(self._names, self.functions, strict=True))
-            return Outputs(*run_serially(graphs, functions, plan.widths, given))
+            return Outputs(*run_serially(graphs, self._by_name(), plan.widths, given, plan.dtype))
         nothing = Wanted(frozenset(), False)
         schedule = Schedule(
             graphs, [programs[n].wanted if n in programs else nothing for n in range(len(graphs.type_names))]
@@ -115,16 +114,19 @@ class GraphPass(Module):
     def _plan(self, inputs: Mapping[str, Input]) -> Plan:
         """Return the programs for inputs of these widths."""
         widths = {name: given.rows.shape[1] for name, given in inputs.items()}
-        dtypes = {given.rows.dtype for given in inputs.values()} | {p.dtype for p in self.parameters()}
-        if len(dtypes) != 1:
-            raise UsageError(f"a pass of inputs and parameters of dtypes {sorted(map(str, dtypes))}: expected one")
-        (dtype,) = dtypes
+        given = frozenset(rows.rows.dtype for rows in inputs.values())
         recording = is_recording()
-        key = (tuple(widths.items()), dtype, recording, self.training)
+        key = (tuple(widths.items()), given, recording, self.training)
         if key not in self._plans:
-            functions = dict(zip(self._names, self.functions, strict=True))
-            self._plans[key] = Plan(functions, self._state, widths, dtype, recording, self.batching)
+            dtypes = given | {parameter.dtype for parameter in self.parameters()}
+            if len(dtypes) != 1:
+                raise UsageError(f"a pass of inputs and parameters of dtypes {sorted(map(str, dtypes))}: expected one")
+            (dtype,) = dtypes
+            self._plans[key] = Plan(self._by_name(), self._state, widths, dtype, recording, self.batching)
         return self._plans[key]
+
+    def _by_name(self) -> dict[str, VertexFunction]:
+        return dict(zip(self._names, self.functions, strict=True))
 
 
 class Plan:

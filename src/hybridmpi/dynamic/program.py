@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,9 @@ _VIEWS = frozenset(
     ("gather", "child", "inflow", "pushed_gradient", "pull", "parameter", "number", "slice", "reshape", "expand")
     + ("concatenate",)
 )
+
+# What uses a node by having it written, or added, where it belongs.
+_STORED = frozenset(("scatter", "push", "outflow", "pull_gradient", "total", "collect", "concatenate"))
 
 
 class Program:
@@ -102,7 +106,7 @@ class Program:
                 phase = self._phases[node]
                 if node.name in ELEMENTWISE:
                     key = (phase, depths[node], 0, node.space, node.width)
-                elif node.name in SINKS - {"parameter_product", "parameter_sum"} or node.name in ("total", "collect"):
+                elif node.name in _STORED:
                     continue  # stores of the group that computes what they put away
                 else:
                     key = (phase, depths[node], 1, node.number)
@@ -213,10 +217,10 @@ class Program:
                 kind = "row" if node.space == VERTEX else "used"
                 found.append((places.input("input gradient", name, (kind, name)), True))
             elif user.name == "total":
-                found.append((replace_index(places.of(user), ("parent",)), True))
+                found.append((replace(places.of(user), index=("parent",)), True))
             elif user.name == "collect":
                 space = user.space.removeprefix(INPUT)
-                found.append((replace_index(places.of(user), ("row", space)), True))
+                found.append((replace(places.of(user), index=("row", space)), True))
             elif user.name == "concatenate":
                 whole, column = places.give(user), 0
                 for part in user.inputs:
@@ -243,11 +247,3 @@ def _used(nodes: Sequence[Node]) -> set[Node]:
             used.add(node)
             used.update(node.inputs)
     return used
-
-
-_STORED = frozenset(("scatter", "push", "outflow", "pull_gradient", "total", "collect", "concatenate"))
-
-
-def replace_index(place: Place, index: tuple[str, ...]) -> Place:
-    """Return a place whose rows are found through an index. Local."""
-    return Place(place.buffer, place.column, index)

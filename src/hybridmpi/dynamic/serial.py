@@ -64,12 +64,14 @@ class SerialVertex:
 
 
 def run_serially(
-    graphs: Graphs, functions: Mapping[str, VertexFunction], widths: Mapping[str, int], inputs: Mapping[str, Any]
+    graphs: Graphs,
+    functions: Mapping[str, VertexFunction],
+    widths: Mapping[str, int],
+    inputs: Mapping[str, Any],
+    dtype: np.dtype,
 ) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
     """Return what is pushed, by name, and which vertices have pushed it. Local."""
-    dtype = next(iter(functions.values())).parameters()
-    given = [value.rows.dtype for value in inputs.values()] or [parameter.dtype for parameter in dtype]
-    missing = {name: Tensor(np.zeros((1, width), given[0])) for name, width in widths.items()}
+    missing = {name: Tensor(np.zeros((1, width), dtype)) for name, width in widths.items()}
     states: dict[int, Mapping[str, Tensor]] = {}
     pushed: dict[str, dict[int, Tensor]] = {}
     for vertex in np.argsort(graphs.heights, kind="stable").tolist():
