@@ -61,6 +61,22 @@ def time_calls(function, reps, warmup=2):
     return seconds
 
 
+def time_training(peer, trees, batch, reps):
+    """Train on trees in whole batches, over and over; return the rates in trees/s, and how fast they were prepared.
+
+    The loss must fall from the first, untimed pass to the last.
+    """
+    start = time.perf_counter()
+    prepared = peer.prepare(trees)
+    preparation = time.perf_counter() - start
+    parts = [prepared[i : i + batch] for i in range(0, len(trees), batch)]
+    losses = []
+    seconds = time_calls(lambda: losses.append(sum(peer.step(part) for part in parts)), reps, warmup=1)
+    require(losses[-1] < losses[0], f"the loss did not fall: {losses[0]} to {losses[-1]}")
+    info = {"prepare_trees_per_s": significant(len(trees) / preparation, 3)}
+    return [len(trees) / s for s in seconds], info
+
+
 def loopback_bytes():
     """Return the bytes sent over this machine's loopback interface since it came up, or None."""
     try:

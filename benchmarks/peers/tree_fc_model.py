@@ -6,8 +6,6 @@ SGD on W and b. W starts so large (variance 1 / h) that states keep their size f
 tiny, so that the sum loss falls at every batch size; it changes nothing in the work done.
 """
 
-import time
-
 import common
 
 WORDS = 1000  # rows of the table of leaves
@@ -96,17 +94,7 @@ def run(make, peer_name, version, options):
     results = []
     for batch in options.batch:
         count = max(32, 2 * batch) // batch * batch
-        start = time.perf_counter()
-        prepared = peer.prepare(trees(count, options))
-        preparation = time.perf_counter() - start
-        parts = [prepared[i : i + batch] for i in range(0, count, batch)]
-        losses = []
-
-        def epoch(parts=parts, losses=losses):
-            losses.append(sum(peer.step(part) for part in parts))
-
-        seconds = common.time_calls(epoch, options.reps, warmup=1)
-        common.require(losses[-1] < losses[0], f"the loss did not fall: {losses[0]} to {losses[-1]}")
+        rates, info = common.time_training(peer, trees(count, options), batch, options.reps)
         params = {
             "batch": batch,
             "hidden": options.hidden,
@@ -114,8 +102,6 @@ def run(make, peer_name, version, options):
             "trees": count,
             "threads": options.threads,
         }
-        info = {"prepare_trees_per_s": common.significant(count / preparation, 3)}
-        rates = [count / s for s in seconds]
         results.append(common.record(peer_name, version, "Tree-FC training", params, rates, "trees/s", info))
         common.describe(results[-1])
     common.emit({**max(results, key=lambda result: result["median"]), "results": results})

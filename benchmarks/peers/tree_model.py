@@ -9,8 +9,6 @@ Training is plain SGD; only the rows of the word table that occur are updated. T
 stays stable at every batch size; it changes nothing in the work done.
 """
 
-import time
-
 import common
 
 
@@ -111,17 +109,7 @@ def run(make, peer_name, version, trees, words, options):
     for batch in options.batch:
         count = trees_of(batch)
         common.require(len(trees) >= count, f"{options.data} has {len(trees)} trees; batch {batch} needs {count}")
-        start = time.perf_counter()
-        prepared = peer.prepare(trees[:count])
-        preparation = time.perf_counter() - start
-        parts = [prepared[i : i + batch] for i in range(0, count, batch)]
-        losses = []
-
-        def epoch(parts=parts, losses=losses):
-            losses.append(sum(peer.step(part) for part in parts))
-
-        seconds = common.time_calls(epoch, options.reps, warmup=1)
-        common.require(losses[-1] < losses[0], f"the loss did not fall: {losses[0]} to {losses[-1]}")
+        rates, info = common.time_training(peer, trees[:count], batch, options.reps)
         params = {
             "batch": batch,
             "hidden": options.hidden,
@@ -130,16 +118,6 @@ def run(make, peer_name, version, trees, words, options):
             "trees": count,
             "threads": options.threads,
         }
-        results.append(
-            common.record(
-                peer_name,
-                version,
-                "Tree-LSTM training",
-                params,
-                [count / s for s in seconds],
-                "trees/s",
-                {"prepare_trees_per_s": common.significant(count / preparation, 3)},
-            )
-        )
+        results.append(common.record(peer_name, version, "Tree-LSTM training", params, rates, "trees/s", info))
         common.describe(results[-1])
     common.emit({**max(results, key=lambda result: result["median"]), "results": results})
