@@ -10,10 +10,10 @@ import numpy as np
 
 from hybridmpi.autograd import Parameter, Tensor, is_recording, record
 from hybridmpi.dynamic.adjoint import differentiate
+from hybridmpi.dynamic.layout import RowOfVertex
 from hybridmpi.dynamic.memory import Pool
 from hybridmpi.dynamic.nodes import Node, Trace
 from hybridmpi.dynamic.phases import Batching
-from hybridmpi.dynamic.places import state_columns
 from hybridmpi.dynamic.program import Program
 from hybridmpi.dynamic.report import Report, Times
 from hybridmpi.dynamic.rewrite import sink_slices
@@ -87,8 +87,7 @@ class GraphPass(Module):
         schedule = Schedule(
             graphs, [programs[n].wanted if n in programs else nothing for n in range(len(graphs.type_names))]
         )
-        state_width = sum(plan.widths.values())
-        run = Run(graphs.type_names, programs, schedule, given, state_width, plan.dtype, self._pool, self._times)
+        run = Run(graphs.type_names, programs, schedule, given, plan.dtype, self._pool, self._times)
         if self._times is not None:
             self._times.schedule(schedule, time.perf_counter() - started)
         run.forward()
@@ -144,12 +143,12 @@ class Plan:
         self.dtype, self.recording = dtype, recording
         self.widths = dict(state)
         traces = self._write_down(functions, inputs, rows=True)
-        columns, width = state_columns(self.widths), sum(self.widths.values())
+        layout = RowOfVertex(self.widths)
         self.programs: dict[str, Program] = {}
         for name, trace in traces.items():
             backward: list[Node] = differentiate(trace) if recording else []
             trace, backward = sink_slices(trace, backward)
-            self.programs[name] = Program(trace, backward, columns, width, inputs, dtype, batching, rows=True)
+            self.programs[name] = Program(trace, backward, layout, inputs, dtype, batching, rows=True)
         done: dict[int, Parameter] = {}
         for program in self.programs.values():
             for parameter in program.parameters:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hybridmpi.dynamic.layout import Layout
 from hybridmpi.dynamic.nodes import CONSTANT, EDGE, INPUT, VERTEX, Node
-from hybridmpi.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,19 @@ class Place:
 class Places:
     """The places of the nodes of one vertex type.
 
-    Kinds of buffers: "state" and "state gradient", of all types, by global row; "own state" and "own state gradient",
-    the same from the type's first row on; "input" and "input gradient", by row of the external input; "rows", the rows
-    of an input that the type uses; "output" and "output gradient"; "constant", one row; "own", of a node.
-    Kinds of indices, an array each: ("slot", k), the global row of each vertex' child; ("child",), of each of the
+    Kinds of buffers: "state" and "state gradient" of a key of the layout, of all types; "own state" and "own state
+    gradient", the same from the type's first row on, with all that a vertex scatters in one row; "input" and "input
+    gradient", by row of the external input; "rows", the rows of an input that the type uses; "output" and "output
+    gradient"; "constant", one row; "own", of a node.
+    Kinds of indices, an array each: ("slot", k), the row of state of each vertex' child; ("child",), of each of the
     children; ("parent",), the vertex of each child; ("row", input) and ("edge row", input), the place of a vertex' (its
     child's) row among those that the type uses, or in the input; ("used", input), these rows in the input;
     ("output", name), where a vertex' row goes.
     """
 
-    def __init__(self, columns: Mapping[str, int], state_width: int, inputs: Mapping[str, int]) -> None:
-        """columns: where each name begins in a row of state."""
-        self._columns, self._state_width, self._inputs = columns, state_width, inputs
+    def __init__(self, layout: Layout, inputs: Mapping[str, int]) -> None:
+        """layout: of state. inputs: their widths."""
+        self._layout, self._inputs = layout, inputs
         self._places: dict[Node, Place] = {}
 
     def of(self, node: Node) -> Place:
@@ -67,9 +68,15 @@ class Places:
         place = place or Place(Buffer("own", node.number, node.space, node.width), 0)
         return self._places.setdefault(node, place)
 
-    def state(self, kind: str, name: str, index: tuple[str, ...] | None = None) -> Place:
-        """Return the place of a scattered name in a kind of state. Local."""
-        return Place(Buffer(kind, None, VERTEX, self._state_width), self._columns[name], index)
+    def own_state(self, kind: str, name: Any) -> Place:
+        """Return the place of what a vertex scatters under a name, in a kind of state. Local."""
+        key, width, column = self._layout.own(name)
+        return Place(Buffer(kind, key, VERTEX, width), column)
+
+    def state(self, kind: str, name: Any, index: tuple[Any, ...]) -> Place:
+        """Return the place of what others have scattered under a name, in a kind of state. Local."""
+        key, width, column = self._layout.read(name)
+        return Place(Buffer(kind, key, VERTEX, width), column, index)
 
     def input(self, kind: str, name: str, index: tuple[str, ...] | None = None) -> Place:
         """Return the place of an external input's rows. Local."""
@@ -86,7 +93,7 @@ class Places:
         if name == "child":
             return self.state("state", node.attributes[0], ("child",))
         if name == "inflow":
-            return self.state("own state gradient", node.attributes[0])
+            return self.own_state("own state gradient", node.attributes[0])
         if name == "pushed_gradient":
             return self.output("output gradient", node.attributes[0], node.width)
         if name == "pull":
@@ -109,16 +116,3 @@ def _repetition(narrow: str, wide: str) -> tuple[str, ...]:
         return ("parent",)
     name = narrow.removeprefix(INPUT)
     return ("edge row", name) if wide == EDGE else ("row", name)
-
-
-def state_columns(widths: Mapping[str, int]) -> dict[str, int]:
-    """Return where each scattered name begins in a row of state, in the order of the names. Local."""
-    columns, column = {}, 0
-    for name in sorted(widths):
-        columns[name] = column
-        column += widths[name]
-    if not columns:
-        return columns
-    if min(widths.values()) < 1:
-        raise UsageError(f"scattered state of widths {dict(widths)}: expected at least 1 each")
-    return columns

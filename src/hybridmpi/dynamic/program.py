@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.dynamic import fusing
+from hybridmpi.dynamic.layout import Layout
 from hybridmpi.dynamic.nodes import CONSTANT, EDGE, ELEMENTWISE, INPUT, SINKS, VERTEX, Node, Trace
 from hybridmpi.dynamic.phases import AFTER, BEFORE, ROUND, Batching, phases_of
 from hybridmpi.dynamic.places import Buffer, Place, Places
@@ -48,8 +49,7 @@ class Program:
         self,
         trace: Trace,
         backward: Sequence[Node],
-        columns: Mapping[str, int],
-        state_width: int,
+        layout: Layout,
         inputs: Mapping[str, int],
         dtype: np.dtype,
         batching: Batching,
@@ -59,7 +59,8 @@ class Program:
         self.table: dict[Any, int] = {}
         self.buffers: tuple[set[Buffer], set[Buffer]] = (set(), set())
         self.indices: set[tuple[str, ...]] = set()
-        self._places = Places(columns, state_width, inputs)
+        self.layout = layout
+        self._places = Places(layout, inputs)
         used = _used(trace.nodes)
         forward = [node for node in trace.nodes[: len(trace.nodes) - len(backward)] if node in used]
         backward = [node for node in backward if node in used]
@@ -207,7 +208,7 @@ class Program:
         for user in self._users.get(node, ()):
             name = user.attributes[-1] if user.attributes else None
             if user.name == "scatter":
-                found.append((places.state("own state", name), False))
+                found.append((places.own_state("own state", name), False))
             elif user.name == "push":
                 found.append((places.output("output", name, node.width), False))
             elif user.name == "outflow":

@@ -105,9 +105,10 @@ class TypeWork:
         if kind == "own":
             return block.array(self.rows_in(buffer.space), buffer.width, run.dtype)
         if kind in ("state", "state gradient"):
-            return run.shared[kind]
+            return run.shared[kind, buffer.key]
         if kind in ("own state", "own state gradient"):
-            return run.shared[kind.removeprefix("own ")][self.first_row : self.first_row + self.rows_in(VERTEX)]
+            first, last = run.state.rows_of(buffer.key, self.number)
+            return run.shared[kind.removeprefix("own "), buffer.key][first:last].reshape(-1, buffer.width)
         if kind == "constant":
             return constant_of(buffer.key).reshape(1, buffer.width)
         if kind == "input":
@@ -136,6 +137,27 @@ def constant_of(node: Node) -> Any:
     return np.ascontiguousarray(np.broadcast_to(values, node.shape))
 
 
+class State:
+    """How many rows of state there are, by key: for each type those of all its vertices; and a last one of zeros."""
+
+    def __init__(self, programs: Mapping[int, Program], schedule: Schedule) -> None:
+        self.widths: dict[Any, int] = {}
+        self.rows: dict[Any, int] = {}
+        self._ends: dict[tuple[Any, int], tuple[int, int]] = {}
+        for number, program in programs.items():
+            vertices = schedule.offsets[number + 1] - schedule.offsets[number]
+            for key, width in program.layout.widths.items():
+                self.widths[key] = width
+                first = self.rows.setdefault(key, 1) - 1
+                last = first + vertices * program.layout.counts[key]
+                self.rows[key] = last + 1
+                self._ends[key, number] = first, last
+
+    def rows_of(self, key: Any, number: int) -> tuple[int, int]:
+        """Return the first and last + 1 row of a type. Local."""
+        return self._ends[key, number]
+
+
 class Run:
     """A pass. `forward` and then, at most once, `backward`; `close` gives its memory back.
 
@@ -148,17 +170,17 @@ class Run:
         programs: Mapping[int, Program],
         schedule: Schedule,
         inputs: Mapping[str, Input],
-        state_width: int,
         dtype: np.dtype,
         pool: Pool,
         times: Times | None,
     ) -> None:
         self.type_names, self.schedule, self.inputs, self.dtype = type_names, schedule, inputs, dtype
-        self.shared: dict[str, Any] = {}
+        self.state = State(programs, schedule)
+        self.shared: dict[tuple[str, Any], Any] = {}
         self.outputs: dict[str, Any] = {}
         self.output_vertices: dict[str, Any] = {}
         self.output_gradients: dict[str, Any] = {}
-        self._pool, self._times, self._state_width = pool, times, state_width
+        self._pool, self._times = pool, times
         self._places: dict[str, Any] = {}
         self._matrices: dict[int, Any] = {}
         self._prepare_outputs(programs)
@@ -228,9 +250,9 @@ class Run:
 
     def forward(self) -> None:
         """Compute what is pushed, into `outputs`."""
-        rows = len(self.schedule.vertices) + 1
-        self._block = self._open(0, "state", rows)
-        self.shared["state"][-1] = 0  # what a child that is not there has scattered
+        self._block = self._open(0, "state")
+        for key in self.state.widths:
+            self.shared["state", key][-1] = 0  # what a child that is not there has scattered
         for work in self.works.values():
             work.open(work.program.buffers[0], self._block)
         self._go(self.schedule.batches, lambda program: program.forward)
@@ -240,8 +262,9 @@ class Run:
         self.output_gradients = dict(gradients)
         for given in self.inputs.values():
             given.gradient = np.zeros(given.rows.shape, self.dtype)
-        self._more = self._open(1, "state gradient", len(self.schedule.vertices) + 1)
-        self.shared["state gradient"][...] = 0
+        self._more = self._open(1, "state gradient")
+        for key in self.state.widths:
+            self.shared["state gradient", key][...] = 0
         for work in self.works.values():
             work.open(work.program.buffers[1], self._more)
         self._go(self.schedule.batches[::-1], lambda program: program.backward)
@@ -254,11 +277,13 @@ class Run:
         self.works.clear()
         self.shared.clear()
 
-    def _open(self, part: int, kind: str, rows: int) -> Block:
-        nbytes = size_of(rows, self._state_width, self.dtype)
+    def _open(self, part: int, kind: str) -> Block:
+        widths, rows = self.state.widths, self.state.rows
+        nbytes = sum(size_of(rows[key], width, self.dtype) for key, width in widths.items())
         nbytes += sum(work.nbytes(work.program.buffers[part], self.dtype) for work in self.works.values())
         block = self._pool.take(nbytes)
-        self.shared[kind] = block.array(rows, self._state_width, self.dtype)
+        for key, width in widths.items():
+            self.shared[kind, key] = block.array(rows[key], width, self.dtype)
         return block
 
     def _go(self, batches: Sequence[Any], steps_of: Any) -> None:
