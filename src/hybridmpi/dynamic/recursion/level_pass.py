@@ -108,7 +108,8 @@ class LevelPass:
             for name, entry in kind.pushes:
                 if name not in tensors:  # of types that do not occur in this batch
                     tensors[name] = Tensor(np.empty((0, entry.width), dtype))
-        owners = {name: np.searchsorted(graphs.starts, at, "right") - 1 for name, at in run.output_vertices.items()}
+        vertices = {name: run.output_vertices.get(name, np.empty(0, np.int64)) for name in tensors}
+        owners = {name: np.searchsorted(graphs.starts, at, "right") - 1 for name, at in vertices.items()}
         return tensors, self._data(graphs, kinds), owners
 
     def _data(self, graphs: Graphs, kinds: Sequence[PieceType]) -> dict[str, np.ndarray]:
@@ -116,7 +117,8 @@ class LevelPass:
         data: dict[str, np.ndarray] = {}
         for name in dict.fromkeys(name for kind in kinds for name in kind.labels):
             pushes = np.array([name in kind.labels for kind in kinds])
-            data[name] = graphs.data[name][pushes[graphs.types]]
+            column = graphs.data.get(name, np.zeros(graphs.vertices, np.int64))  # none of these vertices pushes it
+            data[name] = column[pushes[graphs.types]]
         return data
 
     def lists(self) -> dict[str, list[Node]]:

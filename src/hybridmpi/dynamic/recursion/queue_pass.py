@@ -111,8 +111,16 @@ class QueuePass:
         data: dict[str, Any] = {}
         for name, (vertices, values) in record.labels.items():
             data[name] = np.array(values)[np.argsort(rank[vertices])]
+        tensors = None
         if is_recording():
             tensors = recorded(run, run.inputs, parameters_of(chunk.program for chunk in run.chunks))
-            if tensors is not None:
-                return tensors, data, owners
-        return {name: Tensor(rows) for name, rows in run.outputs.items()}, data, owners
+        if tensors is None:
+            tensors = {name: Tensor(rows) for name, rows in run.outputs.items()}
+        for kind in self.context.types.all:
+            for name, entry in kind.pushes:
+                if name not in tensors:  # of calls that this pass did not make
+                    tensors[name] = Tensor(np.empty((0, entry.width), run.dtype))
+                    owners[name] = np.empty(0, np.int64)
+            for name in kind.labels:
+                data.setdefault(name, np.empty(0, np.int64))
+        return tensors, data, owners
