@@ -53,7 +53,8 @@ class Packed(NamedTuple):
 
 
 def pack(argument: Any, give: Callable[[Any], Given]) -> Any:
-    """Return an argument with `give(value)` in place of each value in it; tuples and lists are looked into. Local."""
+    """Return an argument with `give(tensor)` in place of each row in it, a value or a parameter; tuples and lists are
+    looked into. Local."""
     kind = type(argument)
     if kind is Value:
         return give(argument)
@@ -61,7 +62,14 @@ def pack(argument: Any, give: Callable[[Any], Given]) -> Any:
         items = [pack(item, give) for item in argument]
         if any(type(item) in (Given, Packed) for item in items):
             return Packed(kind, items)
+    elif isinstance(argument, Tensor) and is_row(argument.shape):
+        return give(argument)
     return argument
+
+
+def is_row(shape: tuple[int, ...]) -> bool:
+    """Return whether a parameter of such a shape can stand for a row. Local."""
+    return len(shape) == 1 or (len(shape) == 2 and shape[0] == 1)
 
 
 class Frame:
@@ -222,10 +230,10 @@ class Frame:
         """Return the entry of a vector of this call. Local. Raises UsageError, which begins with `what`, for others."""
         if isinstance(value, Value):
             entry = self.book.entry_of(self, value)
-        elif isinstance(value, Tensor):
+        elif isinstance(value, Tensor) and is_row(value.shape):
             entry = self.book.constant(value)
         else:
-            raise UsageError(f"{what}: {value!r}: expected a tensor")
+            raise UsageError(f"{what}: {value!r}: expected a tensor [1, width]")
         if len(entry.node.shape) != 1:
             raise UsageError(f"{what}: rows of shape {entry.node.shape}: expected vectors (reshape makes them)")
         return entry
