@@ -1,0 +1,256 @@
+"""Benchmark: training of dynamic models, whose graphs differ from instance to instance, by batch size.
+
+Purpose     trees/s of a model trained through the Trainer, by batch size, and what share of a step scheduling takes
+Parameters  model: tree-lstm on the trees of a file (data: in brackets, one a line, a label at every vertex), or tree-fc
+            on complete binary trees; batch: trees of a step over all compute ranks; threads: of BLAS on each rank;
+            repeats; no-eager, no-lazy, no-fusion: what the pass then does not do, to see what it is worth
+Validated   first a step on four trees: loss and every gradient must be those that float64 gives one vertex at a time.
+            After the timing the loss must have fallen
+Time        a repetition trains on the same trees in the same order, in whole batches: max(128, min(512, 32 batch))
+            trees for tree-lstm, max(32, 2 batch) for tree-fc. Making a batch of the trees read is part of it. It begins
+            at a barrier, ends when the owners have applied the last step, and counts on the slowest rank
+Scheduling  finding the rounds and preparing memory, in repetitions of their own (with a clock at every operation), over
+            the median time of a step without
+
+The same work as benchmarks/peers/tree_*.py and tree_fc_*.py: values from U(-0.1, 0.1), a loss at every vertex (tree-fc:
+at the root), SGD with a rate so tiny that it changes nothing in the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hybridmpi.bench.complete_trees import WORDS, complete_trees
+from hybridmpi.bench.measure import (
+    at_least,
+    phases_ms,
+    require,
+    row,
+    server_count,
+    significant,
+    slowest,
+    start_together,
+)
+from hybridmpi.data import GraphBatches
+from hybridmpi.data.binary_trees import binary
+from hybridmpi.data.text_file import TextFile
+from hybridmpi.dynamic import Batching
+from hybridmpi.errors import DataError, UsageError
+from hybridmpi.graphs import Graphs, from_brackets
+from hybridmpi.models.tree_fc import TreeFC
+from hybridmpi.models.tree_lstm import CELLS, TreeLSTM
+from hybridmpi.optim import SGD
+from hybridmpi.roles import Servers
+from hybridmpi.training.results import StepResult
+from hybridmpi.training.trainer import Trainer
+from hybridmpi.world import World
+
+MODELS = "tree-lstm", "tree-fc"
+FEW = 4
+"""Trees of the step that is held against float64."""
+VALIDATION_RATE = 100.0
+"""So large that what the step adds to the values does not drown in their rounding."""
+TOLERANCE = 1e-3
+SCHEDULING_REPEATS = 3
+SAID = "model", "cell", "form", "hidden", "width", "leaves", "threads"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained: `model(dtype)` on the first `trees(batch)` of `graphs`, a rate of `rate` for a sum of losses."""
+
+    model: Callable[[Any], Any]
+    graphs: Graphs
+    trees: Callable[[int], int]
+    rate: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `hybridmpi bench dynamic`."""
+    count = at_least(1)
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="(default %(default)s)")
+    parser.add_argument("--data", metavar="FILE", help="trees in brackets, one a line; for tree-lstm")
+    parser.add_argument("--cell", choices=CELLS, default=CELLS[0], help="of tree-lstm (default %(default)s)")
+    parser.add_argument("--batch", type=count, nargs="+", default=[1, 16, 64, 256], help="(default 1 16 64 256)")
+    parser.add_argument("--hidden", type=count, help="size of a state (default 150 of tree-lstm, 256 of tree-fc)")
+    parser.add_argument(
+        "--width", type=count, default=300, help="of a word's vector in tree-lstm (default %(default)s)"
+    )
+    parser.add_argument("--leaves", type=at_least(2), default=256, help="of a tree in tree-fc (default %(default)s)")
+    parser.add_argument("--form", choices=("vertex",), default="vertex", help="of the model (default %(default)s)")
+    parser.add_argument("--threads", type=count, default=1, help="of BLAS, on each rank (default %(default)s)")
+    parser.add_argument("--repeats", type=count, default=7, help="timed repetitions (default %(default)s)")
+    parser.add_argument("--no-eager", action="store_true", help="nothing before the rounds")
+    parser.add_argument("--no-lazy", action="store_true", help="nothing after the rounds")
+    parser.add_argument("--no-fusion", action="store_true", help="no generated kernels")
+    parser.add_argument("--report", action="store_true", help="print what the passes of a repetition did")
+    parser.add_argument(
+        "--servers", type=server_count, default="per-node", metavar="N", help="or per-node (default %(default)s)"
+    )
+
+
+def servers(options: argparse.Namespace) -> Servers:
+    """Return how many ranks hold the tables. Local."""
+    return options.servers
+
+
+def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return (parameters, rows). Collective over compute. Raises HybridMPIError when a result is wrong, UsageError or
+    DataError for trees that are missing."""
+    _limit_threads(options.threads)
+    work = _work(options)
+    for batch in options.batch:
+        if work.trees(batch) > len(work.graphs):
+            raise DataError(
+                f"'{options.data}' has {len(work.graphs)} trees; batches of {batch} are timed on {work.trees(batch)}: "
+                "give more trees, or smaller batches"
+            )
+    require(world, _is_right(world, work), "loss or gradients are not those of float64, one vertex at a time")
+    results = [line for batch in options.batch for line in _rows(world, work, batch, options)]
+    params = {name: getattr(options, name) for name in SAID}
+    off = [name for name in ("eager", "lazy", "fusion") if getattr(options, f"no_{name}")]
+    return params | {"without": ", ".join(off) or "nothing"}, results
+
+
+def _limit_threads(threads: int) -> None:
+    """Let BLAS of this process have so many threads, and no others."""
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    threadpool_limits(limits=threads)
+    found = {pool["num_threads"] for pool in threadpool_info()}
+    if found != {threads}:
+        raise UsageError(f"--threads {threads}: BLAS has {sorted(found)}; expected no more than it was built for")
+
+
+def _work(options: argparse.Namespace) -> Work:
+    """Return what the options say."""
+    if options.model == "tree-fc":
+        options.hidden = options.hidden or 256
+        most = max(max(_trees_of_tree_fc(batch) for batch in options.batch), FEW)
+        table = np.random.default_rng(1).standard_normal((WORDS, options.hidden))
+        make, graphs, trees, rate = _tree_fc(table), complete_trees(most, options.leaves), _trees_of_tree_fc, 1e-8
+    else:
+        if options.data is None:
+            raise UsageError("bench dynamic needs --data FILE, trees in brackets, one a line; or --model tree-fc")
+        options.hidden = options.hidden or 150
+        words: dict[str, int] = {}
+        labels: dict[str, int] = {}
+        lines = "".join(TextFile(options.data).blocks()).split("\n")
+        graphs = from_brackets(lines, words, labels)
+        if options.cell == "nary":
+            graphs = binary(graphs)
+        sizes = len(words), len(labels), options.width, options.hidden, options.cell
+        make, trees, rate = _tree_lstm(sizes), _trees_of_tree_lstm, 1e-5
+    batching = Batching(not options.no_eager, not options.no_lazy, not options.no_fusion)
+
+    def model(dtype: Any) -> Any:
+        made = make(dtype)
+        made.passing.batching = batching
+        return made
+
+    return Work(model, graphs, trees, rate)
+
+
+def _tree_lstm(sizes: tuple[int, int, int, int, str]) -> Callable[[Any], TreeLSTM]:
+    def make(dtype: Any) -> TreeLSTM:
+        model = TreeLSTM(*sizes, dtype=dtype)
+        for parameter in model.parameters():
+            parameter.init = ("uniform", -0.1, 0.1)
+        return model
+
+    return make
+
+
+def _trees_of_tree_lstm(batch: int) -> int:
+    return -(-max(128, min(512, 32 * batch)) // batch) * batch
+
+
+def _tree_fc(table: np.ndarray) -> Callable[[Any], TreeFC]:
+    return lambda dtype: TreeFC(table.astype(np.float32).astype(dtype))
+
+
+def _trees_of_tree_fc(batch: int) -> int:
+    return max(32, 2 * batch) // batch * batch
+
+
+def _is_right(world: World, work: Work) -> bool:
+    """Take one step on all ranks, and again on rank 0 alone in float64, one vertex after the other; return whether loss
+    and gradients, which are what the steps subtracted, are alike (True elsewhere)."""
+    few = work.graphs.select(np.arange(FEW))
+    rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
+    loss, gradients = _one_step(world, work.model(np.float32), GraphBatches(few, FEW, 0, rank, ranks))
+    if rank:
+        return True
+    oracle = work.model(np.float64)
+    oracle.passing.policy = "serial"
+    with World(0, world.mpi.COMM_SELF) as alone:
+        expected_loss, expected = _one_step(alone, oracle, GraphBatches(few, FEW, 0))
+    return abs(loss - expected_loss) < 1e-4 * expected_loss and all(
+        np.linalg.norm(gradient) > 0
+        and np.linalg.norm(gradients[name] - gradient) < TOLERANCE * np.linalg.norm(gradient)
+        for name, gradient in expected.items()
+    )
+
+
+def _one_step(world: World, model: Any, batches: GraphBatches) -> tuple[float, dict[str, np.ndarray]]:
+    """Return the loss of a step, and what it subtracted from each parameter, over the rate."""
+    trainer = Trainer(world, model, SGD(VALIDATION_RATE))
+    before = _values(trainer)
+    result = trainer.train_step(next(batches.one_pass()))
+    trainer.service.client.wait_for_version()
+    after = _values(trainer)
+    trainer.close()
+    return result.loss, {name: (array - after[name]) / VALIDATION_RATE for name, array in before.items()}
+
+
+def _values(trainer: Trainer) -> dict[str, np.ndarray]:
+    """Return all parameters by name in float64, tables too. Local; pulls every row."""
+    dense, _ = trainer.dense_arrays()
+    tables = {table.name: table.pull(np.arange(table.rows)) for table in trainer.tables}
+    return {name: np.array(array, np.float64) for name, array in (dense | tables).items()}
+
+
+def _rows(world: World, work: Work, batch: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train with one batch size; return the rate, and the share of scheduling."""
+    graphs = work.graphs.select(np.arange(work.trees(batch)))
+    batches = GraphBatches(graphs, batch, 0, world.compute.Get_rank(), world.compute.Get_size())
+    model = work.model(np.float32)
+    labels = np.count_nonzero(graphs.data["label"] >= 0)
+    trainer = Trainer(world, model, SGD(work.rate * labels / batches.batches_per_epoch))
+    results: list[StepResult] = []
+
+    def repetition() -> None:
+        results.extend(trainer.train_step(part) for part in batches.one_pass())
+        trainer.service.client.wait_for_version()
+
+    def seconds_of(work: Callable[[], Any]) -> float:
+        start_together(world)
+        started = time.perf_counter()
+        work()
+        return slowest(world, time.perf_counter() - started)
+
+    repetition()
+    samples = [seconds_of(repetition) for _ in range(options.repeats)]
+    steps = batches.batches_per_epoch
+    step = float(np.median(samples)) / steps
+    timed, scheduling, report = results[steps:], [], None
+    for _ in range(SCHEDULING_REPEATS):
+        report = model.passing.report(repetition)
+        scheduling.append(100 * slowest(world, report.times.scheduling / max(report.times.passes, 1)) / step)
+    first, last = (sum(result.loss * result.examples for result in part) for part in (results[:steps], results[-steps:]))
+    require(world, last < first, f"batch {batch}: the loss did not fall: {first} to {last}")
+    trainer.close()
+    if options.report and world.on_root():
+        print(f"batch {batch}, a repetition on rank 0:\n{report}")
+    loss = {"first": significant(first / len(graphs)), "last": significant(last / len(graphs), 8)}
+    rates = [len(graphs) / seconds for seconds in samples]
+    return [
+        row(f"{options.form}, batch {batch}", rates, "trees/s", n=batch, phases_ms=phases_ms(timed), loss=loss),
+        row(f"scheduling, batch {batch}", scheduling, "% of a step", n=batch),
+    ]
