@@ -243,7 +243,7 @@ def _rows(world: World, work: Work, batch: int, options: argparse.Namespace) -> 
     for _ in range(SCHEDULING_REPEATS):
         report = model.passing.report(repetition)
         scheduling.append(100 * slowest(world, report.times.scheduling / max(report.times.passes, 1)) / step)
-    first, last = (sum(result.loss * result.examples for result in part) for part in (results[:steps], results[-steps:]))
+    first, last = (sum(step.loss * step.examples for step in part) for part in (results[:steps], results[-steps:]))
     require(world, last < first, f"batch {batch}: the loss did not fall: {first} to {last}")
     trainer.close()
     if options.report and world.on_root():
