@@ -280,7 +280,7 @@ def test_our_tree_fc_is_the_peers():
     options, values, leaves = small_tree_fc()
     model, graphs = TreeFC(values["words"]), complete_trees(3, options.leaves)
     assert (graphs.data["word"].reshape(3, -1)[:, : options.leaves] == leaves).all()
-    layer = model.inner.layer
+    layer = model.layer
     give(layer.weight, values["W"].T), give(layer.bias, values["b"])
     loss = model.loss(SimpleNamespace(graphs=graphs, weight=3))
     loss.backward()

@@ -192,7 +192,7 @@ def tree_fc():
 def test_tree_fc_is_its_formula_level_by_level():
     model, table = tree_fc()
     graphs = complete_trees(3, 8)
-    weight, bias = model.inner.layer.weight.data, model.inner.layer.bias.data
+    weight, bias = model.layer.weight.data, model.layer.bias.data
     state = table[graphs.data["word"].reshape(3, -1)[:, :8]]
     while state.shape[1] > 1:
         state = np.maximum(state.reshape(3, -1, 12) @ weight.T + bias, 0)
@@ -209,10 +209,10 @@ def test_gradients_of_tree_fc_are_differences():
 
 def test_complete_trees():
     graphs = complete_trees(2, 4)
-    expected = from_parents([[4, 4, 5, 5, 6, 6, -1]] * 2)
+    expected = from_parents([[4, 4, 5, 5, 6, 6, -1]] * 2, [[0, 0, 0, 0, 1, 1, 2]] * 2, None, ("leaf", "inner", "root"))
     for name in ("starts", "types", "child_starts", "children", "slots", "heights"):
         np.testing.assert_array_equal(getattr(graphs, name), getattr(expected, name), name)
-    assert graphs.type_names == expected.type_names == ("leaf", "inner")
+    assert graphs.type_names == expected.type_names
     assert ((graphs.data["word"] >= 0) == (graphs.types == 0)).all() and graphs.data["word"].max() < 1000
     assert np.flatnonzero(graphs.data["label"] >= 0).tolist() == graphs.roots().tolist() == [6, 13]
     for leaves in (1, 6):

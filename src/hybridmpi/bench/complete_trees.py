@@ -12,8 +12,8 @@ WORDS = 1000
 
 
 def complete_trees(count: int, leaves: int) -> Graphs:
-    """Return so many trees of types "leaf" and "inner"; data "word", below WORDS, -1 at inner vertices, and "label": 0
-    at roots, else -1. Local. Raises UsageError unless `leaves` is a power of two.
+    """Return so many trees of types "leaf", "inner" and "root". Local. Data: "word", below WORDS, -1 but at leaves; "label",
+    0 at roots, else -1. Raises UsageError unless `leaves` is a power of two.
 
     Words are those of benchmarks/peers/tree_fc_model.py, left to right.
     """
@@ -23,15 +23,17 @@ def complete_trees(count: int, leaves: int) -> Graphs:
     size, inner = 2 * leaves - 1, leaves - 1
     starts = np.arange(count + 1) * size
     below = np.concatenate([np.zeros(leaves, np.int64), np.full(inner, 2)])
+    types = np.where(below > 0, 1, 0).astype(np.int32)
+    types[-1] = 2
     word, label = np.full((count, size), -1), np.full((count, size), -1)
     word[:, :leaves] = np.random.default_rng(2).integers(0, WORDS, (count, leaves))
     label[:, -1] = 0
     return Graphs(
         starts,
-        np.tile(below > 0, count).astype(np.int32),
+        np.tile(types, count),
         np.concatenate([[0], np.cumsum(np.tile(below, count))]),
         (starts[:-1, None] + np.arange(2 * inner)).reshape(-1),
         np.tile(np.arange(2 * inner) % 2, count),
-        ("leaf", "inner"),
+        ("leaf", "inner", "root"),
         {"word": word.reshape(-1), "label": label.reshape(-1)},
     )
