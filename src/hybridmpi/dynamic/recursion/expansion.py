@@ -1,0 +1,224 @@
+"""Calls become vertices: bodies run, what they did is divided, and who gathers from whom is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybridmpi.dynamic.recursion.entries import Book, Entry, Value
+from hybridmpi.dynamic.recursion.frames import Frame, with_path
+from hybridmpi.dynamic.recursion.recipes import Recipe, Stretch
+from hybridmpi.dynamic.recursion.types import PieceType, PieceTypes
+from hybridmpi.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a function returns: tensors of these widths, in a tuple or list, alone, or none."""
+
+    kind: type | None
+    widths: tuple[int, ...]
+
+    def arranged(self, values: list[Any]) -> Any:
+        """Return values as the function returns them. Local."""
+        if self.kind is None:
+            return None
+        return values[0] if self.kind is Value else self.kind(values)
+
+    def __str__(self) -> str:
+        if self.kind is None:
+            return "nothing"
+        widths = ", ".join(map(str, self.widths))
+        return f"a tensor of width {widths}" if self.kind is Value else f"a {self.kind.__name__} of widths {widths}"
+
+
+class Context:
+    """What is known of the recursive functions that are reached from one of them, from one pass to the next."""
+
+    def __init__(self) -> None:
+        self.book = Book()
+        self.types = PieceTypes()
+        self.signatures: dict[Any, Signature] = {}
+        self.sources: dict[Any, int] = {}
+        self._recipes: dict[Any, Recipe] = {}
+
+    def source(self, source: Any) -> int:
+        """Return the number of a table, or of an input of the pass. Local."""
+        return self.sources.setdefault(source, len(self.sources))
+
+    def first_recipe(self, function: Any, given: int) -> Recipe:
+        """Return the recipe of calls of a function with so many tensors that have not done anything. Local."""
+        key = (function.key, given)
+        if key not in self._recipes:
+            self._recipes[key] = Recipe(stages=[0] * given)
+        return self._recipes[key]
+
+
+class Record:
+    """The vertices of a pass. For each: its type, its root, its rows of sources and what it gathers, by slot (vertex,
+    number of the output); and labels, by name (vertices, values)."""
+
+    def __init__(self) -> None:
+        self.types: list[PieceType] = []
+        self.roots: list[int] = []
+        self.rows: list[list[int]] = []
+        self.gathered: list[list[Any]] = []
+        self.labels: dict[str, tuple[list[int], list[Any]]] = {}
+
+    def add(self, kind: PieceType, root: int, rows: list[int]) -> int:
+        """Return the number of a new vertex. Local."""
+        self.types.append(kind)
+        self.roots.append(root)
+        self.rows.append(rows)
+        self.gathered.append([None] * len(kind.references))
+        return len(self.types) - 1
+
+    def mark(self) -> tuple[int, dict[str, int]]:
+        """Return how far it goes. Local."""
+        return len(self.types), {name: len(values) for name, (_, values) in self.labels.items()}
+
+    def cut_back(self, mark: tuple[int, dict[str, int]]) -> None:
+        """Forget what came after a mark. Local."""
+        count, labels = mark
+        for column in (self.types, self.roots, self.rows, self.gathered):
+            del column[count:]
+        for name, columns in self.labels.items():
+            for column in columns:
+                del column[labels.get(name, 0) :]
+
+    def connect(self, vertex: int, slot: int, location: tuple[int, int]) -> None:
+        """Let a vertex gather from a location. Local."""
+        self.gathered[vertex][slot] = location
+
+
+class Expansion:
+    """Runs calls until none can go on, callees in the order of their calls. parked: those that wait for values, with
+    where these come from and their width. begun_anew: whether calls had to wait for what a function returns."""
+
+    def __init__(self, context: Context, record: Record) -> None:
+        self.context, self.record = context, record
+        self.parked: list[tuple[Frame, tuple[Frame, Entry | int], int]] = []
+        self.begun_anew = False
+        self.roots: list[Frame] = []
+        self.put_out: set[int] = set()
+        self._begun: list[Frame] = []
+        self._stack: list[Frame] = []
+        self._unknown: dict[Any, list[Frame]] = {}
+
+    def begin(self, frame: Frame) -> None:
+        """Let a call run. Local."""
+        self._stack.append(frame)
+        self._begun.append(frame)
+
+    def run(self) -> None:
+        """Run what can run. Local."""
+        stack = self._stack
+        while stack:
+            frame, count = stack.pop(), len(stack)
+            state, what = frame.go()
+            stack[count:] = stack[: count - 1 : -1] if count else stack[::-1]
+            if state == "returns":
+                self._end(frame, what)
+            elif state == "awaits":
+                entry = self.context.book.entry_of(frame, what)
+                self._cut(frame, Stretch(tuple(frame.stretch), entry))
+                self.parked.append((frame, frame.producer(entry), entry.width))
+            else:
+                self.begun_anew = True
+                self._unknown.setdefault(what.key, []).append(frame)
+
+    def forget(self) -> None:
+        """Let go of calls that have all ended. Local."""
+        for frame in self._begun:
+            frame.made, frame.references, frame.given = [], [], []  # they hold each other
+        self._begun.clear()
+
+    def in_order(self) -> list[Frame]:
+        """Return all calls of which none was forgotten, each after its caller, in the order of the calls. Local."""
+        order, stack = [], self.roots[::-1]
+        while stack:
+            frame = stack.pop()
+            order.append(frame)
+            stack += frame.made[::-1]
+        return order
+
+    def stop_unknown(self) -> None:
+        """Let calls that wait for what a function returns become vertices as far as they are: others, that wait for
+        values, may need them. Local."""
+        for frames in self._unknown.values():
+            for frame in frames:
+                if frame.calls not in frame.stops:
+                    self._cut(frame, Stretch(tuple(frame.stretch)))
+                    frame.stops.add(frame.calls)
+
+    def _end(self, frame: Frame, result: Any) -> None:
+        try:
+            kind, values = _arranged(result)
+            returned = tuple(frame.vector(value, f"returns as number {number}") for number, value in enumerate(values))
+            signature = Signature(kind, tuple(entry.width for entry in returned))
+            known = self.context.signatures.setdefault(frame.function.key, signature)
+            if known != signature:
+                raise UsageError(f"returns {signature}, and an earlier call of it {known}: expected always the same")
+        except UsageError as error:
+            raise with_path(error, frame.path()) from None
+        self._cut(frame, Stretch(tuple(frame.stretch), None, returned, tuple(frame.pushed), tuple(frame.labels)))
+        recipe, vertices = frame.recipe, frame.vertices
+        frame.results = [(vertices[piece], number) for piece, number in recipe.results]
+        self._settle(frame)
+        if frame.labels:
+            self._label(frame)
+        self._stack += self._unknown.pop(frame.function.key, ())
+        frame.body = None
+
+    def _label(self, frame: Frame) -> None:
+        if not frame.pushed:
+            raise with_path(
+                UsageError(f"pushes {', '.join(frame.labels)} without a tensor: data go with the rows of a push"),
+                frame.path(),
+            )
+        vertex = frame.vertices[frame.recipe.pushing]
+        for name, value in frame.labels.items():
+            vertices, values = self.record.labels.setdefault(name, ([], []))
+            vertices.append(vertex)
+            values.append(value)
+
+    def _cut(self, frame: Frame, stretch: Stretch) -> None:
+        """Turn what a call has done since it last waited into vertices."""
+        recipe = frame.recipe.next(stretch, frame.function.name, self.context.types)
+        frame.recipe, record = recipe, self.record
+        for piece in recipe.pieces:
+            rows = [frame.rows[entry.arguments[0]][1] for _, _, entry in piece.type.rows]
+            vertex = record.add(piece.type, frame.root, rows)
+            frame.vertices.append(vertex)
+            for slot, source in enumerate(piece.sources):
+                if type(source) is int:
+                    producer, what = frame.references[source]
+                    location = producer.location(what)
+                    if location is None:
+                        producer.waiting.append((vertex, slot, what))
+                        continue
+                else:
+                    location = (frame.vertices[source[0]], source[1])
+                record.connect(vertex, slot, location)
+        self._settle(frame)
+
+    def _settle(self, frame: Frame) -> None:
+        """Tell those who wait for values of a call where they are."""
+        if frame.waiting:
+            still = []
+            for vertex, slot, what in frame.waiting:
+                location = frame.location(what)
+                if location is None:
+                    still.append((vertex, slot, what))
+                else:
+                    self.record.connect(vertex, slot, location)
+            frame.waiting = still
+
+
+def _arranged(result: Any) -> tuple[Any, Sequence[Any]]:
+    if result is None:
+        return None, ()
+    if type(result) in (tuple, list):
+        return type(result), result
+    return Value, (result,)
