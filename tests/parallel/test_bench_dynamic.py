@@ -49,10 +49,15 @@ def test_trees_are_dealt_to_ranks(ranks, data):
             assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
 
 
+def test_trees_that_every_machine_has(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert result_of(run_process(command(*SMALL, "--json"), timeout=120))["params"]["data"] == "stdlib"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "needs --data FILE"),
+        (["--data", "/nowhere/trees"], "no such file"),
         (["--model", "tree-fc", "--threads", "1000"], "--threads 1000: BLAS has"),
     ],
 )

@@ -12,9 +12,10 @@ WORDS = 1000
 
 
 def complete_trees(count: int, leaves: int) -> Graphs:
-    """Return so many trees of types "leaf", "inner" and "root". Local. Data: "word", below WORDS, -1 but at leaves; "label",
-    0 at roots, else -1. Raises UsageError unless `leaves` is a power of two.
+    """Return so many trees of types "leaf", "inner" and "root". Local. Raises UsageError unless `leaves` is a power of
+    two.
 
+    Data: "word", below WORDS, -1 but at leaves; "label", 0 at roots, else -1.
     Words are those of benchmarks/peers/tree_fc_model.py, left to right.
     """
     if leaves < 2 or leaves & (leaves - 1):

@@ -1,9 +1,9 @@
 """Benchmark: training of dynamic models, whose graphs differ from instance to instance, by batch size.
 
 Purpose     trees/s of a model trained through the Trainer, by batch size, and what share of a step scheduling takes
-Parameters  model: tree-lstm on the trees of a file (data: in brackets, one a line, a label at every vertex), or tree-fc
-            on complete binary trees; batch: trees of a step over all compute ranks; threads: of BLAS on each rank;
-            repeats; no-eager, no-lazy, no-fusion: what the pass then does not do, to see what it is worth
+Parameters  model: tree-lstm on the trees of a file (data: in brackets, one a line, labels at all vertices) or on syntax
+            trees, or tree-fc on complete binary trees; batch: trees of a step over all compute ranks; threads: of BLAS
+            on each rank; repeats; no-eager, no-lazy, no-fusion: what the pass then does not do, to see its worth
 Validated   first a step on four trees: loss and every gradient must be those that float64 gives one vertex at a time.
             After the timing the loss must have fallen
 Time        a repetition trains on the same trees in the same order, in whole batches: max(128, min(512, 32 batch))
@@ -37,9 +37,9 @@ from hybridmpi.bench.measure import (
     slowest,
     start_together,
 )
-from hybridmpi.data import GraphBatches
+from hybridmpi.data import GraphBatches, load_syntax_trees
 from hybridmpi.data.binary_trees import binary
-from hybridmpi.data.text_file import TextFile
+from hybridmpi.data.text_file import STANDARD_LIBRARY, TextFile
 from hybridmpi.dynamic import Batching
 from hybridmpi.errors import DataError, UsageError
 from hybridmpi.graphs import Graphs, from_brackets
@@ -52,13 +52,15 @@ from hybridmpi.training.trainer import Trainer
 from hybridmpi.world import World
 
 MODELS = "tree-lstm", "tree-fc"
+SYNTAX_TREES = 20_000, 100, 2_000
+"""Of the standard library: words at most, vertices of a tree, trees."""
 FEW = 4
 """Trees of the step that is held against float64."""
 VALIDATION_RATE = 100.0
 """So large that what the step adds to the values does not drown in their rounding."""
 TOLERANCE = 1e-3
 SCHEDULING_REPEATS = 3
-SAID = "model", "cell", "form", "hidden", "width", "leaves", "threads"
+SAID = "model", "data", "cell", "form", "hidden", "width", "leaves", "threads"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `hybridmpi bench dynamic`."""
     count = at_least(1)
     parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="(default %(default)s)")
-    parser.add_argument("--data", metavar="FILE", help="trees in brackets, one a line; for tree-lstm")
+    parser.add_argument(
+        "--data",
+        default=STANDARD_LIBRARY,
+        metavar="FILE",
+        help="for tree-lstm: trees in brackets, one a line; by default syntax trees of Python's standard library",
+    )
     parser.add_argument("--cell", choices=CELLS, default=CELLS[0], help="of tree-lstm (default %(default)s)")
     parser.add_argument("--batch", type=count, nargs="+", default=[1, 16, 64, 256], help="(default 1 16 64 256)")
     parser.add_argument("--hidden", type=count, help="size of a state (default 150 of tree-lstm, 256 of tree-fc)")
@@ -136,16 +143,9 @@ def _work(options: argparse.Namespace) -> Work:
         table = np.random.default_rng(1).standard_normal((WORDS, options.hidden))
         make, graphs, trees, rate = _tree_fc(table), complete_trees(most, options.leaves), _trees_of_tree_fc, 1e-8
     else:
-        if options.data is None:
-            raise UsageError("bench dynamic needs --data FILE, trees in brackets, one a line; or --model tree-fc")
         options.hidden = options.hidden or 150
-        words: dict[str, int] = {}
-        labels: dict[str, int] = {}
-        lines = "".join(TextFile(options.data).blocks()).split("\n")
-        graphs = from_brackets(lines, words, labels)
-        if options.cell == "nary":
-            graphs = binary(graphs)
-        sizes = len(words), len(labels), options.width, options.hidden, options.cell
+        graphs, words, labels = _trees_to_learn(options.data, options.cell)
+        sizes = words, labels, options.width, options.hidden, options.cell
         make, trees, rate = _tree_lstm(sizes), _trees_of_tree_lstm, 1e-5
     batching = Batching(not options.no_eager, not options.no_lazy, not options.no_fusion)
 
@@ -155,6 +155,17 @@ def _work(options: argparse.Namespace) -> Work:
         return made
 
     return Work(model, graphs, trees, rate)
+
+
+def _trees_to_learn(source: str, cell: str) -> tuple[Graphs, int, int]:
+    """Return trees, and how many words and labels they have."""
+    if source == STANDARD_LIBRARY:
+        found = load_syntax_trees(*SYNTAX_TREES, held_out=0.0, two_children=cell == "nary")
+        return found.train, len(found.vocabulary), len(found.labels)
+    words: dict[str, int] = {}
+    labels: dict[str, int] = {}
+    graphs = from_brackets("".join(TextFile(source).blocks()).split("\n"), words, labels)
+    return (binary(graphs) if cell == "nary" else graphs), len(words), len(labels)
 
 
 def _tree_lstm(sizes: tuple[int, int, int, int, str]) -> Callable[[Any], TreeLSTM]:
