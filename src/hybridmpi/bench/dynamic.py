@@ -21,12 +21,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hybridmpi.bench.complete_trees import WORDS, complete_trees
+from hybridmpi.bench.dynamic_work import FEW, MODELS, Work, work_of
 from hybridmpi.bench.measure import (
     at_least,
     phases_ms,
@@ -37,40 +36,21 @@ from hybridmpi.bench.measure import (
     slowest,
     start_together,
 )
-from hybridmpi.data import GraphBatches, load_syntax_trees
-from hybridmpi.data.binary_trees import binary
-from hybridmpi.data.text_file import STANDARD_LIBRARY, TextFile
-from hybridmpi.dynamic import Batching
+from hybridmpi.data import GraphBatches
+from hybridmpi.data.text_file import STANDARD_LIBRARY
 from hybridmpi.errors import DataError, UsageError
-from hybridmpi.graphs import Graphs, from_brackets
-from hybridmpi.models.tree_fc import TreeFC
-from hybridmpi.models.tree_lstm import CELLS, TreeLSTM
+from hybridmpi.models.tree_lstm import CELLS
 from hybridmpi.optim import SGD
 from hybridmpi.roles import Servers
 from hybridmpi.training.results import StepResult
 from hybridmpi.training.trainer import Trainer
 from hybridmpi.world import World
 
-MODELS = "tree-lstm", "tree-fc"
-SYNTAX_TREES = 20_000, 100, 2_000
-"""Of the standard library: words at most, vertices of a tree, trees."""
-FEW = 4
-"""Trees of the step that is held against float64."""
 VALIDATION_RATE = 100.0
 """So large that what the step adds to the values does not drown in their rounding."""
 TOLERANCE = 1e-3
 SCHEDULING_REPEATS = 3
-SAID = "model", "data", "cell", "form", "hidden", "width", "leaves", "threads"
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is trained: `model(dtype)` on the first `trees(batch)` of `graphs`, a rate of `rate` for a sum of losses."""
-
-    model: Callable[[Any], Any]
-    graphs: Graphs
-    trees: Callable[[int], int]
-    rate: float
+SAID_OF = {"tree-lstm": ("data", "cell", "width", "hidden"), "tree-fc": ("leaves", "hidden")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +91,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     """Return (parameters, rows). Collective over compute. Raises HybridMPIError when a result is wrong, UsageError or
     DataError for trees that are missing."""
     _limit_threads(options.threads)
-    work = _work(options)
+    work = work_of(options)
     for batch in options.batch:
         if work.trees(batch) > len(work.graphs):
             raise DataError(
@@ -120,7 +100,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
             )
     require(world, _is_right(world, work), "loss or gradients are not those of float64, one vertex at a time")
     results = [line for batch in options.batch for line in _rows(world, work, batch, options)]
-    params = {name: getattr(options, name) for name in SAID}
+    params = {name: getattr(options, name) for name in ("model", *SAID_OF[options.model], "threads", "form")}
     off = [name for name in ("eager", "lazy", "fusion") if getattr(options, f"no_{name}")]
     return params | {"without": ", ".join(off) or "nothing"}, results
 
@@ -133,61 +113,6 @@ def _limit_threads(threads: int) -> None:
     found = {pool["num_threads"] for pool in threadpool_info()}
     if found != {threads}:
         raise UsageError(f"--threads {threads}: BLAS has {sorted(found)}; expected no more than it was built for")
-
-
-def _work(options: argparse.Namespace) -> Work:
-    """Return what the options say."""
-    if options.model == "tree-fc":
-        options.hidden = options.hidden or 256
-        most = max(max(_trees_of_tree_fc(batch) for batch in options.batch), FEW)
-        table = np.random.default_rng(1).standard_normal((WORDS, options.hidden))
-        make, graphs, trees, rate = _tree_fc(table), complete_trees(most, options.leaves), _trees_of_tree_fc, 1e-8
-    else:
-        options.hidden = options.hidden or 150
-        graphs, words, labels = _trees_to_learn(options.data, options.cell)
-        sizes = words, labels, options.width, options.hidden, options.cell
-        make, trees, rate = _tree_lstm(sizes), _trees_of_tree_lstm, 1e-5
-    batching = Batching(not options.no_eager, not options.no_lazy, not options.no_fusion)
-
-    def model(dtype: Any) -> Any:
-        made = make(dtype)
-        made.passing.batching = batching
-        return made
-
-    return Work(model, graphs, trees, rate)
-
-
-def _trees_to_learn(source: str, cell: str) -> tuple[Graphs, int, int]:
-    """Return trees, and how many words and labels they have."""
-    if source == STANDARD_LIBRARY:
-        found = load_syntax_trees(*SYNTAX_TREES, held_out=0.0, two_children=cell == "nary")
-        return found.train, len(found.vocabulary), len(found.labels)
-    words: dict[str, int] = {}
-    labels: dict[str, int] = {}
-    graphs = from_brackets("".join(TextFile(source).blocks()).split("\n"), words, labels)
-    return (binary(graphs) if cell == "nary" else graphs), len(words), len(labels)
-
-
-def _tree_lstm(sizes: tuple[int, int, int, int, str]) -> Callable[[Any], TreeLSTM]:
-    def make(dtype: Any) -> TreeLSTM:
-        model = TreeLSTM(*sizes, dtype=dtype)
-        for parameter in model.parameters():
-            parameter.init = ("uniform", -0.1, 0.1)
-        return model
-
-    return make
-
-
-def _trees_of_tree_lstm(batch: int) -> int:
-    return -(-max(128, min(512, 32 * batch)) // batch) * batch
-
-
-def _tree_fc(table: np.ndarray) -> Callable[[Any], TreeFC]:
-    return lambda dtype: TreeFC(table.astype(np.float32).astype(dtype))
-
-
-def _trees_of_tree_fc(batch: int) -> int:
-    return max(32, 2 * batch) // batch * batch
 
 
 def _is_right(world: World, work: Work) -> bool:
