@@ -62,6 +62,7 @@ class Expansion:
 
     def __init__(self, context: Context) -> None:
         self.context, self.vertices = context, Vertices()
+        context.book.forget_changed_modules()
         self.parked: list[tuple[Frame, tuple[Frame, Entry | int], int]] = []
         self.begun_anew = False
         self.roots: list[Frame] = []

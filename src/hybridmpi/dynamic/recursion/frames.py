@@ -86,7 +86,7 @@ class Frame:
     __slots__ = (
         *("answers", "arguments", "body", "book", "expansion", "function", "given", "labels", "made", "parent"),
         *("calls", "depth", "place", "pushed", "recipe", "references", "results", "root", "rows", "stops", "stretch"),
-        *("vertices", "waiting"),
+        *("unknown", "vertices", "waiting"),
     )
 
     def __init__(
@@ -131,11 +131,16 @@ class Frame:
         Awaits that have their `answers` do not stop it, so that it can begin anew. Errors name the path of calls.
         """
         token = at_work.set(self)
+        self.unknown = None
         try:
             if self.body is not None:
                 self.stretch = []
-                return self._send(self.answers[-1])
-            return self._begin()
+                state = self._send(self.answers[-1])
+            else:
+                state = self._begin()
+            if self.unknown is None:
+                return state
+            raise self.unknown  # which the body has caught, as a bare `except` does
         except SignatureUnknownError as unknown:
             self.body = None
             return "unknown", unknown.function
@@ -227,6 +232,9 @@ class Frame:
             if any(name == known for known, _ in self.pushed):
                 raise UsageError(f"pushes '{name}' twice")
             self.pushed.append((name, self.vector(value, "pushes", name)))
+        for name in data:
+            if name in self.labels:
+                raise UsageError(f"pushes '{name}' twice")
         self.labels.update(data)
 
     def vector(self, value: Any, *what: Any) -> Entry:
@@ -247,7 +255,7 @@ class Frame:
         """Return what stands for the results of a call of another function, or this one. Local."""
         place, given = self.calls, []
 
-        def give(value: Value) -> Given:
+        def give(value: Tensor) -> Given:
             entry = self.vector(value, "calls a function with a tensor")
             given.append(entry)
             return Given(self.book.reference(len(given) - 1, entry.width))
@@ -265,7 +273,8 @@ class Frame:
         if signature is None:
             # What the call was given may be needed before this body goes on.
             self.stretch.append(Call(tuple(given), ()))
-            raise SignatureUnknownError(function)
+            self.unknown = SignatureUnknownError(function)
+            raise self.unknown
         self.calls += 1
         if place in self.stops:
             self.stretch = [Call((), signature.widths)]

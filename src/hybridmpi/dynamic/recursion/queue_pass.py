@@ -17,7 +17,7 @@ from hybridmpi.dynamic.phases import Batching
 from hybridmpi.dynamic.recursion.expansion import Context, Expansion
 from hybridmpi.dynamic.recursion.frames import Frame
 from hybridmpi.dynamic.recursion.level_pass import Programs, parameters_of
-from hybridmpi.dynamic.recursion.lowering import put_out
+from hybridmpi.dynamic.recursion.lowering import numbers, put_out
 from hybridmpi.dynamic.recursion.queue_run import QueueRun
 from hybridmpi.dynamic.recursion.serial import values_of
 from hybridmpi.dynamic.recursion.types import PieceType
@@ -118,7 +118,7 @@ class QueuePass:
         for number in np.argsort(rank):
             for name, value in vertices[number].labels.items():
                 labels.setdefault(name, []).append(value)
-        data = {name: np.array(values) for name, values in labels.items()}
+        data = {name: numbers(name, values) for name, values in labels.items()}
         tensors = None
         if is_recording():
             tensors = recorded(run, run.inputs, parameters_of(chunk.program for chunk in run.chunks))
