@@ -21,24 +21,20 @@ pass, by number; a parameter."""
 
 class Entry:
     """One operation. arguments: entries, tensors, numbers and tuples of them. references: numbers of those among its
-    sources. Numbers of entries rise from what is used to what uses it."""
+    sources. width: the elements of a row. Numbers of entries rise from what is used to what uses it."""
 
-    __slots__ = ("arguments", "node", "number", "operation", "options", "references")
+    __slots__ = ("arguments", "node", "number", "operation", "options", "references", "width")
 
     def __init__(
         self, number: int, operation: str, arguments: tuple[Any, ...], options: tuple[tuple[str, Any], ...], node: Node
     ) -> None:
         self.number, self.operation, self.node = number, operation, node
         self.arguments, self.options = arguments, options
+        self.width = node.width
         if operation == REFERENCE:
             self.references = frozenset((arguments[0],))
         else:
             self.references = frozenset().union(*(operand.references for operand in self.operands()))
-
-    @property
-    def width(self) -> int:
-        """The elements of a row."""
-        return self.node.width
 
     def operands(self) -> Iterator[Entry]:
         """Yield the entries it is computed from. Local."""
@@ -62,9 +58,22 @@ class Value(Symbol):
     __slots__ = ("entry", "frame")
 
     def __init__(self, frame: Any, entry: Entry) -> None:
-        self.frame, self.entry = frame, entry
-        self.trace, self.node = frame.book.trace, entry.node
-        self.requires_grad = entry.node.follows
+        self.frame, self.entry = frame, entry  # all else is asked for seldom
+
+    @property
+    def trace(self) -> Trace:  # type: ignore[override]
+        """Where the shapes of values are known."""
+        return self.frame.book.trace
+
+    @property
+    def node(self) -> Node:  # type: ignore[override]
+        """What has the shape."""
+        return self.entry.node
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        """Whether a gradient can flow."""
+        return self.entry.node.follows
 
     def note(self, operation: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Value:
         """Write down an operation on this value. Local."""
@@ -108,7 +117,7 @@ class Book:
         return self._source(ROW, number, width, source)
 
     def _source(self, operation: str, *what: Any) -> Entry:
-        key = (operation, what)
+        key = (operation, *what)
         entry = self._entries.get(key)
         if entry is None:
             node = self.trace.add(operation, (), what, space=VERTEX, shape=(what[1],), follows=True)
@@ -139,7 +148,8 @@ class Book:
 
     def module(self, frame: Any, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any]:
         """Return what is known of the results of a module with such arguments, and the key to make it known. Local."""
-        key = (module, module.training, tuple([self._key(frame, a) for a in arguments]), self._options(frame, options))
+        keys = [a.entry if type(a) is Value and a.frame is frame else self._key(frame, a) for a in arguments]
+        key = (module, module.training, *keys, self._options(frame, options))
         try:
             return self._modules.get(key), key
         except TypeError:
@@ -186,9 +196,10 @@ def _entries_of(results: Any) -> Any:
 
 def of_frame(frame: Any, results: Any) -> Any:
     """Return entries, or tuples and lists of them, as values of a frame. Local."""
-    if type(results) is Entry:
+    kind = type(results)
+    if kind is Entry:
         return Value(frame, results)
-    return type(results)([of_frame(frame, result) for result in results])
+    return kind([of_frame(frame, result) for result in results])
 
 
 def write(entry: Entry, trace: Trace, written: dict[Entry, Symbol]) -> Symbol:

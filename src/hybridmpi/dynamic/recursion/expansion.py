@@ -9,7 +9,8 @@ from typing import Any
 from hybridmpi.dynamic.recursion.entries import Book, Entry, Value
 from hybridmpi.dynamic.recursion.frames import Frame, with_path
 from hybridmpi.dynamic.recursion.recipes import Recipe, Stretch
-from hybridmpi.dynamic.recursion.types import PieceType, PieceTypes
+from hybridmpi.dynamic.recursion.types import PieceTypes
+from hybridmpi.dynamic.recursion.vertices import Vertices
 from hybridmpi.errors import UsageError
 
 
@@ -55,49 +56,12 @@ class Context:
         return self._recipes[key]
 
 
-class Record:
-    """The vertices of a pass. For each: its type, its root, its rows of sources and what it gathers, by slot (vertex,
-    number of the output); and labels, by name (vertices, values)."""
-
-    def __init__(self) -> None:
-        self.types: list[PieceType] = []
-        self.roots: list[int] = []
-        self.rows: list[list[int]] = []
-        self.gathered: list[list[Any]] = []
-        self.labels: dict[str, tuple[list[int], list[Any]]] = {}
-
-    def add(self, kind: PieceType, root: int, rows: list[int]) -> int:
-        """Return the number of a new vertex. Local."""
-        self.types.append(kind)
-        self.roots.append(root)
-        self.rows.append(rows)
-        self.gathered.append([None] * len(kind.references))
-        return len(self.types) - 1
-
-    def mark(self) -> tuple[int, dict[str, int]]:
-        """Return how far it goes. Local."""
-        return len(self.types), {name: len(values) for name, (_, values) in self.labels.items()}
-
-    def cut_back(self, mark: tuple[int, dict[str, int]]) -> None:
-        """Forget what came after a mark. Local."""
-        count, labels = mark
-        for column in (self.types, self.roots, self.rows, self.gathered):
-            del column[count:]
-        for name, columns in self.labels.items():
-            for column in columns:
-                del column[labels.get(name, 0) :]
-
-    def connect(self, vertex: int, slot: int, location: tuple[int, int]) -> None:
-        """Let a vertex gather from a location. Local."""
-        self.gathered[vertex][slot] = location
-
-
 class Expansion:
     """Runs calls until none can go on, callees in the order of their calls. parked: those that wait for values, with
     where these come from and their width. begun_anew: whether calls had to wait for what a function returns."""
 
-    def __init__(self, context: Context, record: Record) -> None:
-        self.context, self.record = context, record
+    def __init__(self, context: Context) -> None:
+        self.context, self.vertices = context, Vertices()
         self.parked: list[tuple[Frame, tuple[Frame, Entry | int], int]] = []
         self.begun_anew = False
         self.roots: list[Frame] = []
@@ -110,6 +74,10 @@ class Expansion:
         """Let a call run. Local."""
         self._stack.append(frame)
         self._begun.append(frame)
+
+    def resume(self, frame: Frame) -> None:
+        """Let a call go on. Local."""
+        self._stack.append(frame)
 
     def run(self) -> None:
         """Run what can run. Local."""
@@ -134,6 +102,14 @@ class Expansion:
             frame.made, frame.references, frame.given = [], [], []  # they hold each other
         self._begun.clear()
 
+    def close(self) -> None:
+        """Let go of all calls and vertices: so they are freed at once. Local."""
+        self.forget()
+        for vertex in self.vertices.all:
+            vertex.gathered, vertex.chunk = [], None
+        self.vertices.all.clear()
+        self.roots.clear()
+
     def in_order(self) -> list[Frame]:
         """Return all calls of which none was forgotten, each after its caller, in the order of the calls. Local."""
         order, stack = [], self.roots[::-1]
@@ -150,15 +126,18 @@ class Expansion:
             for frame in frames:
                 if frame.calls not in frame.stops:
                     self._cut(frame, Stretch(tuple(frame.stretch)))
-                    frame.stops.add(frame.calls)
+                    frame.stops |= {frame.calls}
 
     def _end(self, frame: Frame, result: Any) -> None:
         try:
             kind, values = _arranged(result)
-            returned = tuple(frame.vector(value, f"returns as number {number}") for number, value in enumerate(values))
-            signature = Signature(kind, tuple(entry.width for entry in returned))
-            known = self.context.signatures.setdefault(frame.function.key, signature)
-            if known != signature:
+            returned = tuple(frame.vector(value, "returns as number", number) for number, value in enumerate(values))
+            widths = tuple([entry.width for entry in returned])
+            known = self.context.signatures.get(frame.function.key)
+            if known is None:
+                self.context.signatures[frame.function.key] = Signature(kind, widths)
+            elif (known.kind, known.widths) != (kind, widths):
+                signature = Signature(kind, widths)
                 raise UsageError(f"returns {signature}, and an earlier call of it {known}: expected always the same")
         except UsageError as error:
             raise with_path(error, frame.path()) from None
@@ -177,19 +156,15 @@ class Expansion:
                 UsageError(f"pushes {', '.join(frame.labels)} without a tensor: data go with the rows of a push"),
                 frame.path(),
             )
-        vertex = frame.vertices[frame.recipe.pushing]
-        for name, value in frame.labels.items():
-            vertices, values = self.record.labels.setdefault(name, ([], []))
-            vertices.append(vertex)
-            values.append(value)
+        frame.vertices[frame.recipe.pushing].labels = frame.labels
 
     def _cut(self, frame: Frame, stretch: Stretch) -> None:
         """Turn what a call has done since it last waited into vertices."""
-        recipe = frame.recipe.next(stretch, frame.function.name, self.context.types)
-        frame.recipe, record = recipe, self.record
+        recipe = frame.recipe.next(stretch, frame.function, self.context.types)
+        frame.recipe, vertices = recipe, self.vertices
         for piece in recipe.pieces:
             rows = [frame.rows[entry.arguments[0]][1] for _, _, entry in piece.type.rows]
-            vertex = record.add(piece.type, frame.root, rows)
+            vertex = vertices.add(piece.type, frame.root, rows)
             frame.vertices.append(vertex)
             for slot, source in enumerate(piece.sources):
                 if type(source) is int:
@@ -200,7 +175,7 @@ class Expansion:
                         continue
                 else:
                     location = (frame.vertices[source[0]], source[1])
-                record.connect(vertex, slot, location)
+                vertices.connect(vertex, slot, location)
         self._settle(frame)
 
     def _settle(self, frame: Frame) -> None:
@@ -212,7 +187,7 @@ class Expansion:
                 if location is None:
                     still.append((vertex, slot, what))
                 else:
-                    self.record.connect(vertex, slot, location)
+                    self.vertices.connect(vertex, slot, location)
             frame.waiting = still
 
 

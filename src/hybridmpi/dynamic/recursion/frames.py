@@ -16,7 +16,10 @@ from hybridmpi.autograd import Tensor
 from hybridmpi.autograd.tracing import body as at_work
 from hybridmpi.dynamic.recursion.entries import REFERENCE, Entry, Value, of_frame
 from hybridmpi.dynamic.recursion.recipes import Call, Recipe
+from hybridmpi.dynamic.recursion.vertices import Location, Vertex
 from hybridmpi.errors import HybridMPIError, UsageError
+
+_NONE: frozenset[int] = frozenset()
 
 SHOWN_CALLS = 12
 """So many calls of a path are named in an error."""
@@ -68,8 +71,8 @@ class Frame:
     """A call of a recursive function.
 
     references: where its arguments, and then the results of its calls, come from: (call, entry that it computes, or
-    number of a result). vertices: those that its pieces have become. results: where what it returns is, (vertex, number
-    of the output). waiting: who gathers of it what has no place yet: (vertex, slot, entry or number of a result).
+    number of a result). vertices: those that its pieces have become. results: where what it returns is. waiting: who
+    gathers of it what has no place yet: (vertex, slot, entry or number of a result).
     """
 
     __slots__ = (
@@ -97,10 +100,10 @@ class Frame:
         self.recipe: Recipe = expansion.context.first_recipe(function, len(given))
         self.answers: list[Any] = []
         self.made: list[Frame] = []
-        self.stops: set[int] = set()
-        self.vertices: list[int] = []
-        self.waiting: list[tuple[int, int, Entry | int]] = []
-        self.results: list[tuple[int, int]] | None = None
+        self.stops: frozenset[int] = _NONE
+        self.vertices: list[Vertex] = []
+        self.waiting: list[tuple[Vertex, int, Entry | int]] = []
+        self.results: list[Location] | None = None
         self.body: Any = None
 
     def path(self) -> str:
@@ -215,19 +218,21 @@ class Frame:
         for name, value in rows.items():
             if any(name == known for known, _ in self.pushed):
                 raise UsageError(f"pushes '{name}' twice")
-            self.pushed.append((name, self.vector(value, f"pushes '{name}'")))
+            self.pushed.append((name, self.vector(value, "pushes", name)))
         self.labels.update(data)
 
-    def vector(self, value: Any, what: str) -> Entry:
+    def vector(self, value: Any, *what: Any) -> Entry:
         """Return the entry of a vector of this call. Local. Raises UsageError, which begins with `what`, for others."""
-        if isinstance(value, Value):
-            entry = self.book.entry_of(self, value)
+        if type(value) is Value:
+            entry = value.entry if value.frame is self else self.book.entry_of(self, value)
         elif isinstance(value, Tensor):
             entry = self.book.constant(value)
         else:
-            raise UsageError(f"{what}: {value!r}: expected a tensor")
+            raise UsageError(f"{' '.join(map(str, what))}: {value!r}: expected a tensor")
         if len(entry.node.shape) != 1:
-            raise UsageError(f"{what}: rows of shape {entry.node.shape}: expected vectors (reshape makes them)")
+            raise UsageError(
+                f"{' '.join(map(str, what))}: rows of shape {entry.node.shape}: expected vectors (reshape makes them)"
+            )
         return entry
 
     def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
@@ -235,7 +240,7 @@ class Frame:
         place, given = self.calls, []
 
         def give(value: Value) -> Given:
-            entry = self.vector(value, f"calls {function.name} with a tensor")
+            entry = self.vector(value, "calls a function with a tensor")
             given.append(entry)
             return Given(self.book.reference(len(given) - 1, entry.width))
 
@@ -267,8 +272,8 @@ class Frame:
         """Return where a value of this call comes from. Local."""
         return self.references[entry.arguments[0]] if entry.operation == REFERENCE else (self, entry)
 
-    def location(self, what: Entry | int) -> tuple[int, int] | None:
-        """Return where a result or an entry is, (vertex, number of the output); None while it is nowhere. Local."""
+    def location(self, what: Entry | int) -> Location | None:
+        """Return where a result or an entry is; None while it is nowhere. Local."""
         if type(what) is int:
             return None if self.results is None else self.results[what]
         found = self.recipe.outputs.get(what)

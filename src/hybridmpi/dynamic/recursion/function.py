@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hybridmpi.autograd import Tensor
@@ -15,7 +17,6 @@ from hybridmpi.dynamic.recursion.level_pass import LevelPass
 from hybridmpi.dynamic.recursion.lowering import RootRows, as_graphs, put_out, result_name
 from hybridmpi.dynamic.recursion.outputs import Pushed
 from hybridmpi.dynamic.recursion.queue_pass import QueuePass
-from hybridmpi.dynamic.recursion.ready import QueueRecord
 from hybridmpi.dynamic.recursion.serial import SerialRun
 from hybridmpi.dynamic.report import Report, Times
 from hybridmpi.errors import UsageError
@@ -30,6 +31,19 @@ def push(**what: Any) -> None:
         raise UsageError("push(...) outside of a recursive function: there is no call that it could belong to")
     rows = {name: value for name, value in what.items() if isinstance(value, Tensor)}
     body.push(rows, {name: value for name, value in what.items() if name not in rows})
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without collections of garbage: the calls of a pass are many objects, all in use until it ends, and to look
+    through them again and again takes a third of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Passes:
@@ -54,12 +68,16 @@ class Bound:
     one root; `over` for many.
     """
 
-    __slots__ = ("function", "key", "name", "object")
+    __slots__ = ("function", "key", "object")
 
     def __init__(self, function: Callable[..., Any], of: Any) -> None:
         self.function, self.object = function, of
-        self.name = function.__qualname__.rsplit("<locals>.", 1)[-1]
         self.key = (function, of)
+
+    @property
+    def name(self) -> str:
+        """The function's name, for people."""
+        return self.function.__qualname__.rsplit("<locals>.", 1)[-1]
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """Run the body. Local."""
@@ -87,12 +105,16 @@ class Bound:
         roots = self._roots(arguments)
         if policy == "serial":
             return self._run_serially(roots, arguments)
-        expansion = self._expanded(roots, arguments)
         given = [argument for argument in arguments if isinstance(argument, Tensor)]
-        passes = self._passes()
-        if expansion.parked:
-            return self._outputs(*passes.queues.run(expansion, given))
-        return self._run_lowered(as_graphs(passes.context, expansion.record, roots), given)
+        with _uncollected():
+            expansion = self._expanded(roots, arguments)
+            if expansion.parked:
+                outputs = self._outputs(*self._passes().queues.run(expansion, given))
+                expansion.close()
+                return outputs
+            graphs = as_graphs(expansion, roots)
+            expansion.close()
+        return self._run_lowered(graphs, given)
 
     def lower(self, *arguments: Any) -> Graphs:
         """Return what calls for many roots do, as graphs that `over` runs, a graph for each root. Local.
@@ -102,14 +124,17 @@ class Bound:
         that wait for values, whose structure is not known before.
         """
         roots = self._roots(arguments)
-        expansion = self._expanded(roots, arguments)
-        if expansion.parked:
-            frame = expansion.parked[0][0]
-            raise UsageError(
-                f"{self.name}.lower: the call {frame.path()} waits for computed values: what follows is only known "
-                f"while it runs; use {self.name}.over"
-            )
-        return as_graphs(self._passes().context, expansion.record, roots)
+        with _uncollected():
+            expansion = self._expanded(roots, arguments)
+            if expansion.parked:
+                frame = expansion.parked[0][0]
+                raise UsageError(
+                    f"{self.name}.lower: the call {frame.path()} waits for computed values: what follows is only known "
+                    f"while it runs; use {self.name}.over"
+                )
+            graphs = as_graphs(expansion, roots)
+            expansion.close()
+        return graphs
 
     def report(self, work: Callable[[], Any]) -> Report:
         """Return what passes of this function within `work()` did: rounds, rows in each, time by operation. Local."""
@@ -145,13 +170,13 @@ class Bound:
 
     def _expanded(self, roots: int, arguments: Sequence[Any]) -> Expansion:
         """Return the expansion of calls for all roots, as far as it goes without values."""
-        expansion = Expansion(self._passes().context, QueueRecord())
+        expansion = Expansion(self._passes().context)
         for root in range(roots):
-            mark = expansion.record.mark()
+            known = len(expansion.vertices.all)
             frame = self._begin(expansion, arguments, root)
             if expansion.begun_anew and not expansion.parked:
                 # Now it is known what the functions return: once more, as it will be done from now on.
-                expansion.record.cut_back(mark)
+                del expansion.vertices.all[known:]
                 frame = self._begin(expansion, arguments, root)
             expansion.roots.append(frame)
             if not expansion.parked:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridmpi.dynamic.recursion.expansion import Context, Expansion, Record
+from hybridmpi.dynamic.recursion.expansion import Context, Expansion
 from hybridmpi.dynamic.recursion.frames import Frame
 from hybridmpi.dynamic.recursion.types import Sinks
 from hybridmpi.errors import UsageError
@@ -46,42 +46,49 @@ def put_out(expansion: Expansion, frame: Frame) -> None:
     entries = [context.book.reference(number, width) for number, width in enumerate(widths)]
     sinks = Sinks(pushes=tuple((result_name(number), entry) for number, entry in enumerate(entries)))
     kind = context.types.find(f"{frame.function.name}.results", sinks, entries, frozenset())
-    vertex = expansion.record.add(kind, frame.root, [])
+    vertex = expansion.vertices.add(kind, frame.root, [])
     for slot, location in enumerate(results):
-        expansion.record.connect(vertex, slot, location)
+        expansion.vertices.connect(vertex, slot, location)
 
 
-def as_graphs(context: Context, record: Record, roots: int) -> Graphs:
-    """Return the vertices of a record as graphs, one for each root. Local."""
-    owners = np.asarray(record.roots, np.int64)
+def as_graphs(expansion: Expansion, roots: int) -> Graphs:
+    """Return the vertices of an expansion as graphs, one for each root. Local."""
+    context, vertices = expansion.context, expansion.vertices.all
+    owners = np.fromiter((vertex.root for vertex in vertices), np.int64, len(vertices))
     order = np.argsort(owners, kind="stable")
     number_of = np.empty_like(order)
     number_of[order] = np.arange(len(order))
     starts = np.zeros(roots + 1, np.int64)
     np.cumsum(np.bincount(owners, minlength=roots), out=starts[1:])
 
-    gathered = [record.gathered[vertex] for vertex in order.tolist()]
+    gathered = [vertices[number].gathered for number in order.tolist()]
     counts = np.fromiter(map(len, gathered), np.int64, len(gathered))
-    flat = np.array([location for locations in gathered for location in locations], np.int64).reshape(-1, 2)
+    flat = [(of.number, output) for locations in gathered for of, output in locations]
+    children, gathered_outputs = np.array(flat, np.int64).reshape(-1, 2).T
     child_starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=child_starts[1:])
     slots = np.arange(len(flat)) - np.repeat(child_starts[:-1], counts)
     outputs = np.zeros((len(counts), int(counts.max(initial=1))), np.int32)
-    outputs[np.repeat(np.arange(len(counts)), counts), slots] = flat[:, 1]
+    outputs[np.repeat(np.arange(len(counts)), counts), slots] = gathered_outputs
 
     data: dict[str, Any] = {OUTPUTS: outputs}
-    for vertex, numbers in enumerate(record.rows):
-        for (source, number, _), row in zip(record.types[vertex].rows, numbers, strict=True):
+    labels: dict[str, tuple[list[int], list[Any]]] = {}
+    for vertex in vertices:
+        for (source, number, _), row in zip(vertex.kind.rows, vertex.rows, strict=True):
             if not isinstance(source, RootRows):
                 name = rows_name(context, source, number)
                 if name not in data:
                     data[name] = np.full(len(counts), -1)
-                data[name][number_of[vertex]] = row
-    for name, (vertices, values) in record.labels.items():
-        data[name] = _column(name, number_of[vertices], values, len(counts))
-    types = np.fromiter((kind.number for kind in record.types), np.int32, len(counts))[order]
+                data[name][number_of[vertex.number]] = row
+        for name, value in vertex.labels.items():
+            numbers, values = labels.setdefault(name, ([], []))
+            numbers.append(vertex.number)
+            values.append(value)
+    for name, (numbers, values) in labels.items():
+        data[name] = _column(name, number_of[numbers], values, len(counts))
+    types = np.fromiter((vertex.kind.number for vertex in vertices), np.int32, len(counts))[order]
     names = [kind.name for kind in context.types.all]
-    return Graphs(starts, types, child_starts, number_of[flat[:, 0]], slots, names, data)
+    return Graphs(starts, types, child_starts, number_of[children], slots, names, data)
 
 
 def _column(name: str, vertices: np.ndarray, values: list[Any], count: int) -> np.ndarray:

@@ -13,9 +13,8 @@ from hybridmpi.dynamic.program import Program
 from hybridmpi.dynamic.recursion.arenas import LEAST_ROWS, Arena, Chunk
 from hybridmpi.dynamic.recursion.expansion import Context
 from hybridmpi.dynamic.recursion.lowering import RootRows, rows_name
-from hybridmpi.dynamic.recursion.ready import QueueRecord
-from hybridmpi.dynamic.recursion.serial import values_of
 from hybridmpi.dynamic.recursion.types import PieceType
+from hybridmpi.dynamic.recursion.vertices import Location, Vertex
 from hybridmpi.dynamic.run import Input
 from hybridmpi.errors import UsageError
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 class QueueRun:
     """The memory of a pass whose calls wait for values, and its batches in the order in which they ran."""
 
-    def __init__(self, passes: QueuePass, record: QueueRecord, given: Sequence[Tensor]) -> None:
-        self.record, self._passes, self._recording = record, passes, is_recording()
+    def __init__(self, passes: QueuePass, given: Sequence[Tensor]) -> None:
+        self._passes, self._recording = passes, is_recording()
         self.dtype = _dtype(passes.context, given)
         self.state: dict[int, Arena] = {}
         self.pushed: dict[str, Arena] = {}
@@ -45,21 +44,17 @@ class QueueRun:
         self._pulled: dict[int, dict[int, int]] = {}
         self._current: dict[int, Chunk] = {}
         self._batches: list[tuple[Chunk, int, int]] = []
-        self._places: list[tuple[Chunk, int] | None] = []
         self._matrices: dict[int, Any] = {}
         for number, tensor in enumerate(given):
             self._bring(passes.context.source(RootRows(number)), range(len(tensor)), tensor)
 
-    def values(self, vertex: int, width: int, number: int) -> Any:
-        """Return what a vertex has put out, as `await` gives it. Local."""
-        return values_of(self.state[width].rows[self._row(vertex, width, number)])
+    def row(self, width: int, location: Location) -> int:
+        """Return the row of state at a location. Local."""
+        vertex, number = location
+        chunk = vertex.chunk
+        return chunk.first_rows[width] + vertex.row * chunk.program.layout.counts[width] + number
 
-    def _row(self, vertex: int, width: int, number: int) -> int:
-        """Return the row of state of what a vertex has put out."""
-        chunk, row = self._places[vertex]
-        return chunk.first_rows[width] + row * chunk.program.layout.counts[width] + number
-
-    def forward(self, kind: PieceType, vertices: list[int]) -> None:
+    def forward(self, kind: PieceType, vertices: list[Vertex]) -> None:
         """Run vertices of one type. Local."""
         program = self._passes.programs.of(kind, self.dtype, self._recording)
         first = 0
@@ -69,26 +64,25 @@ class QueueRun:
             self._forward(chunk, kind, vertices[first:last])
             first = last
 
-    def _forward(self, chunk: Chunk, kind: PieceType, vertices: list[int]) -> None:
-        record, first = self.record, chunk.used
+    def _forward(self, chunk: Chunk, kind: PieceType, vertices: list[Vertex]) -> None:
+        first = chunk.used
         last = chunk.used = first + len(vertices)
-        self._places += [None] * (len(record.types) - len(self._places))
         for row, vertex in enumerate(vertices, first):
-            self._places[vertex] = chunk, row
+            vertex.chunk, vertex.row = chunk, row
         for key, rows in chunk.indices.items():
             if key[0] == "slot":
                 width, slot = kind.references[key[1]].width, key[1]
-                rows[first:last] = [self._row(of, width, n) for of, n in (record.gathered[v][slot] for v in vertices)]
+                rows[first:last] = [self.row(width, vertex.gathered[slot]) for vertex in vertices]
         for place, (source, number, entry) in enumerate(kind.rows):
             name = rows_name(self._passes.context, source, number)
-            positions = self._look_up(source, name, entry.width, [record.rows[v][place] for v in vertices])
+            positions = self._look_up(source, name, entry.width, [vertex.rows[place] for vertex in vertices])
             if ("row", name) in chunk.indices:
                 chunk.indices["row", name][first:last] = positions
         for name, entry in kind.pushes:
             if name not in self.pushed:
                 self.pushed[name] = Arena(entry.width, self.dtype, self._size(("pushed", name)))
             begin = self.pushed[name].take(len(vertices))
-            self.pushers.setdefault(name, []).extend(vertices)
+            self.pushers.setdefault(name, []).extend([vertex.number for vertex in vertices])
             chunk.indices["output", name][first:last] = np.arange(begin, begin + len(vertices))
         chunk.open(0)
         ranges = chunk.ranges(first, last)
@@ -157,6 +151,14 @@ class QueueRun:
                 step.run(chunk, chunk.ranges(0, chunk.used))
         for (number, first), given in self.inputs.items():
             given.gradient = self.source_gradients[number][first : first + len(given.rows)]
+        self.close()
+
+    def close(self) -> None:
+        """Give the memory back. Local."""
+        self.chunks.clear()  # they hold this
+        self._kinds.clear()
+        self._current.clear()
+        self._batches.clear()
 
     def moved(self) -> int:
         """Return a number that changes when arenas have moved. Local."""

@@ -9,7 +9,7 @@ is a *stretch*.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hybridmpi.dynamic.recursion.entries import CONSTANT, REFERENCE, ROW, Entry
 from hybridmpi.dynamic.recursion.types import PieceType, PieceTypes, Sinks
@@ -64,12 +64,12 @@ class Recipe:
     _after: dict[Stretch, Recipe] = field(default_factory=dict)
     _kept: dict[Stretch, _Kept] = field(default_factory=dict)
 
-    def next(self, stretch: Stretch, name: str, types: PieceTypes) -> Recipe:
-        """Return the recipe for the stretch that follows. Local. name: of the function."""
+    def next(self, stretch: Stretch, function: Any, types: PieceTypes) -> Recipe:
+        """Return the recipe for the stretch that follows, of calls of a function. Local."""
         recipe = self._after.get(stretch)
         if recipe is None:
             kept = self._kept.setdefault(stretch, _Kept(self, stretch))
-            recipe = self._after[stretch] = _divide(self, stretch, kept, name, types)
+            recipe = self._after[stretch] = _divide(self, stretch, kept, function.name, types)
         return recipe
 
 
