@@ -6,9 +6,11 @@ from hybridmpi.graphs.builders import chains, from_edges, from_parents
 from hybridmpi.graphs.graphs import Graphs
 from hybridmpi.graphs.ordered_trees import from_ast, from_nested
 from hybridmpi.graphs.picture import plot
+from hybridmpi.graphs.nodes import Node, root_nodes
 
 __all__ = [
     "Graphs",
+    "Node",
     "by_arity",
     "chains",
     "from_ast",
@@ -17,4 +19,5 @@ __all__ = [
     "from_nested",
     "from_parents",
     "plot",
+    "root_nodes",
 ]

@@ -56,9 +56,9 @@ class Packed(NamedTuple):
 
 
 def pack(argument: Any, give: Callable[[Any], Given]) -> Any:
-    """Return an argument with `give(value)` in place of each value in it; tuples and lists are looked into. Local."""
+    """Return an argument with `give(tensor)` in place of each tensor in it; tuples and lists are looked into. Local."""
     kind = type(argument)
-    if kind is Value:
+    if kind is Value or isinstance(argument, Tensor):
         return give(argument)
     if kind is tuple or kind is list:
         items = [pack(item, give) for item in argument]
@@ -239,7 +239,7 @@ class Frame:
         """Return what stands for the results of a call of another function, or this one. Local."""
         place, given = self.calls, []
 
-        def give(value: Value) -> Given:
+        def give(value: Tensor) -> Given:
             entry = self.vector(value, "calls a function with a tensor")
             given.append(entry)
             return Given(self.book.reference(len(given) - 1, entry.width))
