@@ -4,9 +4,9 @@ from hybridmpi.graphs.arity import by_arity
 from hybridmpi.graphs.brackets import from_brackets
 from hybridmpi.graphs.builders import chains, from_edges, from_parents
 from hybridmpi.graphs.graphs import Graphs
+from hybridmpi.graphs.nodes import Node, root_nodes
 from hybridmpi.graphs.ordered_trees import from_ast, from_nested
 from hybridmpi.graphs.picture import plot
-from hybridmpi.graphs.nodes import Node, root_nodes
 
 __all__ = [
     "Graphs",

@@ -20,4 +20,5 @@ def below(seed: int, number: int) -> int:
 def choose(logits: Any, seed: int) -> int:
     """Return one of the numbers of logits [n], drawn from their softmax as `seed` says. Local."""
     weights = np.exp(logits - logits.max()).cumsum()
-    return int(np.searchsorted(weights, weights[-1] * (below(seed, 0) / 2**64), side="right").clip(0, len(weights) - 1))
+    place = int(weights.searchsorted(float(weights[-1]) * (below(seed, 0) / 2**64), side="right"))
+    return min(place, len(weights) - 1)

@@ -1,4 +1,4 @@
-"""The Tree-LSTM as a recursive function: the modules and parameters of tree_lstm.py, the structure in Python's words."""
+"""The Tree-LSTM as a recursive function: modules and parameters of tree_lstm.py, the structure in Python's words."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Trees from the top down (after Zhang et al. 2016, arXiv 1511.00060): a vertex' state comes from its parent's, and what
-it is, and how many children it has, is told from its state.
+"""Trees from the top down (after Zhang et al. 2016, arXiv 1511.00060): a vertex' state comes from its parent's, and
+what it is, and how many children it has, is told from its state.
 
 With a tree given, its structure is known before, and `likelihood` learns it. `grow` draws trees from the model: whether
 a vertex has children depends on values that are computed in the same pass (EuroSys 2018, arXiv 1809.00832, section 6).
 
-A vertex with state (h, c):       kind ~ softmax(K h + k),   number of children ~ softmax(A h + a), in 0, 1, 2
+A vertex with state (h, c):       [k a] = V h + v,   kind ~ softmax(k),   number of children ~ softmax(a), in 0, 1, 2
 Its children, x the kind's row:   [i f o u] for each = W [x; h] + b,   c' = s(f) c + s(i) tanh(u),   h' = s(o) tanh(c')
 """
 
@@ -43,15 +43,15 @@ class Down(Module):
 class TopDownTreeLSTM(Module):
     """A distribution of trees whose vertices have a kind, and at most two children.
 
-    Tables: `kinds` [kinds + 1, width], the last of which are vertices without a label (-1). Batches are of graphs that `lower` has made.
+    Tables: `kinds` [kinds + 1, width], the last of which are vertices without a label (-1). Batches are of graphs that
+    `lower` has made.
     """
 
     def __init__(self, kinds: int, width: int = 64, hidden: int = 150, dtype: Any = np.float32) -> None:
         self.unlabelled = kinds
         self.kinds = Embedding(kinds + 1, width, dtype=dtype)
         self.down = Down(width, hidden, dtype)
-        self.kind = Linear(hidden, kinds + 1, dtype=dtype)
-        self.arity = Linear(hidden, MOST_CHILDREN + 1, dtype=dtype)
+        self.output = Linear(hidden, kinds + 1 + MOST_CHILDREN + 1, dtype=dtype)
         self.start = Parameter((1, hidden), ("normal", 0.0, 0.1), dtype=dtype)
         self.nothing = Tensor(np.zeros((1, hidden), dtype))
 
@@ -78,17 +78,19 @@ class TopDownTreeLSTM(Module):
     @recursive
     async def grow(self, seed: int, levels: int, h: Tensor, c: Tensor) -> None:
         """Draw a vertex, and what is below it if that is to have any children."""
-        kind, count = choose(await self.kind(h), seed), 0
-        if levels > 1:
-            count = choose(await self.arity(h), below(seed, MOST_CHILDREN))
+        logits = await self.output(h)
+        kind = choose(logits[: self.unlabelled + 1], seed)
+        count = choose(logits[self.unlabelled + 1 :], below(seed, MOST_CHILDREN)) if levels > 1 else 0
         push(h=h, kind=kind, count=count)
         if count:
             for child, (child_h, child_c) in enumerate(self.down(self.kinds(kind), h, c)[:count]):
                 self.grow(below(seed, child), levels - 1, child_h, child_c)
 
     def lower(self, graphs: Graphs) -> Graphs:
-        """Return trees with data "label" (the kind) and at most two children a vertex as `loss` wants them: the function
-        runs here, once. Local."""
+        """Return trees with data "label" (the kind) and at most two children a vertex as `loss` wants them. Local.
+
+        The function runs here, once.
+        """
         return self.known.lower(root_nodes(graphs))
 
     def loss(self, batch: GraphsOfBatch) -> Tensor:
@@ -97,8 +99,8 @@ class TopDownTreeLSTM(Module):
 
     def told(self, vertices: Any) -> Tensor:
         """Return the negative log likelihood of vertices, which `known` or `tree` has pushed: a mean. Local."""
-        kinds = cross_entropy(self.kind(vertices.h), vertices.kind)
-        return kinds + cross_entropy(self.arity(vertices.h), vertices.count)
+        logits, first = self.output(vertices.h), self.unlabelled + 1
+        return cross_entropy(logits[:, :first], vertices.kind) + cross_entropy(logits[:, first:], vertices.count)
 
     def draw(self, trees: int, levels: int, seed: int = 0) -> list[Any]:
         """Return drawn trees, each (kind, *children), a function of `seed`; remembers nothing. Local; pulls rows.

@@ -145,7 +145,8 @@ class Expansion:
         self._cut(frame, Stretch(tuple(frame.stretch), None, returned, tuple(frame.pushed), tuple(frame.labels)))
         recipe, vertices = frame.recipe, frame.vertices
         frame.results = [(vertices[piece], number) for piece, number in recipe.results]
-        self._settle(frame)
+        if frame.waiting:
+            self._settle(frame)
         if frame.labels:
             self._label(frame)
         self._stack += self._unknown.pop(frame.function.key, ())
@@ -164,32 +165,32 @@ class Expansion:
         recipe = frame.recipe.next(stretch, frame.function, self.context.types)
         frame.recipe, vertices = recipe, self.vertices
         for piece in recipe.pieces:
-            rows = [frame.rows[entry.arguments[0]][1] for _, _, entry in piece.type.rows]
+            rows = [frame.rows[number][1] for number in piece.rows] if piece.rows else ()
             vertex = vertices.add(piece.type, frame.root, rows)
             frame.vertices.append(vertex)
             for slot, source in enumerate(piece.sources):
                 if type(source) is int:
                     producer, what = frame.references[source]
                     location = producer.location(what)
-                    if location is None:
-                        producer.waiting.append((vertex, slot, what))
-                        continue
                 else:
-                    location = (frame.vertices[source[0]], source[1])
-                vertices.connect(vertex, slot, location)
-        self._settle(frame)
+                    location = frame.vertices[source[0]], source[1]
+                if location is None:
+                    producer.waiting.append((vertex, slot, what))
+                else:
+                    vertices.connect(vertex, slot, location)
+        if frame.waiting:
+            self._settle(frame)
 
     def _settle(self, frame: Frame) -> None:
         """Tell those who wait for values of a call where they are."""
-        if frame.waiting:
-            still = []
-            for vertex, slot, what in frame.waiting:
-                location = frame.location(what)
-                if location is None:
-                    still.append((vertex, slot, what))
-                else:
-                    self.vertices.connect(vertex, slot, location)
-            frame.waiting = still
+        still = []
+        for vertex, slot, what in frame.waiting:
+            location = frame.location(what)
+            if location is None:
+                still.append((vertex, slot, what))
+            else:
+                self.vertices.connect(vertex, slot, location)
+        frame.waiting = still
 
 
 def _arranged(result: Any) -> tuple[Any, Sequence[Any]]:

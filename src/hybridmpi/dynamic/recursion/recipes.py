@@ -38,10 +38,11 @@ class Stretch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A vertex of a call. sources: for each slot the number of a reference of the call, or (piece of the call, number
-    of the output among those of its width)."""
+    of the output among those of its width). rows: numbers of the call's rows of tables."""
 
     type: PieceType
     sources: tuple[int | tuple[int, int], ...]
+    rows: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -139,7 +140,7 @@ def _divide(before: Recipe, stretch: Stretch, kept: _Kept, name: str, types: Pie
         sources = tuple(
             entry.arguments[0] if entry.operation == REFERENCE else recipe.outputs[entry] for entry in kind.references
         )
-        recipe.pieces.append(Piece(kind, sources))
+        recipe.pieces.append(Piece(kind, sources, tuple(entry.arguments[0] for _, _, entry in kind.rows)))
         places = {entry: (number, place[1]) for entry, place in zip(kind.outputs, kind.places, strict=True)}
         if stage == last:
             recipe.results = [places[entry] for entry in stretch.returned]

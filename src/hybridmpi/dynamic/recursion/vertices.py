@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybridmpi.dynamic.recursion.types import PieceType
 
 Location = tuple["Vertex", int]
 """Where a value is: a vertex that puts it out, and its number among the outputs of that width."""
+
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 class Vertex:
@@ -19,11 +22,11 @@ class Vertex:
         *("chunk", "done", "gathered", "kind", "labels", "missing", "needed", "number", "root", "row", "rows", "users"),
     )
 
-    def __init__(self, number: int, kind: PieceType, root: int, rows: list[int]) -> None:
+    def __init__(self, number: int, kind: PieceType, root: int, rows: Sequence[int]) -> None:
         self.number, self.kind, self.root, self.rows = number, kind, root, rows
         self.missing = len(kind.references)
         self.gathered: list[Location | None] = [None] * self.missing
-        self.labels: Mapping[str, Any] = {}
+        self.labels: Mapping[str, Any] = _NOTHING
         self.users: list[Vertex] = []
         self.done = self.needed = False
         self.chunk: Any = None
@@ -39,7 +42,7 @@ class Vertices:
         self.all: list[Vertex] = []
         self._ready: dict[PieceType, list[Vertex]] = {}
 
-    def add(self, kind: PieceType, root: int, rows: list[int]) -> Vertex:
+    def add(self, kind: PieceType, root: int, rows: Sequence[int]) -> Vertex:
         """Return a new vertex. Local."""
         vertex = Vertex(len(self.all), kind, root, rows)
         self.all.append(vertex)
