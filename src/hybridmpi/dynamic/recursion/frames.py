@@ -80,7 +80,7 @@ class Frame:
 
     references: where its arguments, and then the results of its calls, come from: (call, entry that it computes, or
     number of a result). vertices: those that its pieces have become. results: where what it returns is. waiting: who
-    gathers of it what has no place yet: (vertex, slot, entry or number of a result).
+    gathers of it what has no place yet: (vertex, slot, entry or number of a result); or (call, width, ..) that awaits.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Frame:
         self.made: list[Frame] = []
         self.stops: frozenset[int] = _NONE
         self.vertices: list[Vertex] = []
-        self.waiting: list[tuple[Vertex, int, Entry | int]] = []
+        self.waiting: list[tuple[Vertex | Frame, int, Entry | int]] = []
         self.results: list[Location] | None = None
         self.body: Any = None
 

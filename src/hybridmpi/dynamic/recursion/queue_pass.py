@@ -44,7 +44,7 @@ class QueuePass:
         waiting: Waiting = {}
         while True:
             self._park(expansion, run, waiting)
-            if not waiting and not expansion.parked:
+            if not waiting and not expansion.blocked:
                 break
             batch = vertices.take()
             if batch is None:
@@ -78,14 +78,12 @@ class QueuePass:
             for frame, (producer, what), width in parked:
                 location = producer.location(what)
                 if location is None:
-                    expansion.parked.append((frame, (producer, what), width))
+                    expansion.block(frame, producer, what, width)
                 elif location[0].done:
                     answered.append((frame, width, location))
                 else:
                     expansion.vertices.need(location[0])
                     waiting.setdefault(location[0], []).append((frame, width, location))
-            if not answered:
-                break
             self._answer(expansion, run, answered)
 
     def _answer(self, expansion: Expansion, run: QueueRun, answered: list[tuple[Frame, int, Location]]) -> None:
