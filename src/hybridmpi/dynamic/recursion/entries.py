@@ -159,10 +159,10 @@ class Book:
 
     def keep_module(self, key: Any, results: Any) -> None:
         """Let the results of a module be known, if they are values, or tuples and lists of them. Local."""
-        entries = _entries_of(results)
-        if entries is not None and _follows(entries, key[2:]):
+        entries, state = _entries_of(results), _state(key[0])
+        if entries is not None and state == _state(key[0]) and _follows(entries, key[2:]):
             self._modules[key] = entries
-            self._states.setdefault(key[0], _state(key[0]))
+            self._states.setdefault(key[0], state)
 
     def forget_changed_modules(self) -> None:
         """Forget the results of modules that have other attributes now. Local."""
@@ -220,11 +220,14 @@ def _follows(results: Any, given: tuple[Any, ...]) -> bool:
 
 
 def _state(part: Any) -> Any:
-    """Return what differs when a module has been given another attribute, or one of those below it has."""
+    """Return what differs when a module has been given another attribute, or one of those below it has: always, if it
+    keeps values of a call."""
     if isinstance(part, Module):
         return id(part), tuple([(name, _state(value)) for name, value in vars(part).items()])
     if type(part) in (tuple, list):
         return tuple([_state(item) for item in part])
+    if type(part) is Value:
+        return object()
     return part if type(part) in (bool, int, float, str) else id(part)
 
 

@@ -109,9 +109,7 @@ class Bound:
             raise UsageError(f"{self.name}.over: policy {policy!r}: expected 'batched' or 'serial'")
         if arguments and isinstance(arguments[0], Graphs):
             if policy == "serial":
-                raise UsageError(
-                    f"{self.name}.over: policy 'serial' of lowered calls: give what they were lowered from"
-                )
+                raise UsageError(f"{self.name}.over: policy 'serial' with lowered calls: give it the nodes")
             return self._run_lowered(arguments[0], arguments[1:])
         roots = self._roots(arguments)
         if policy == "serial":
