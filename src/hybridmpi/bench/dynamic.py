@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi.bench.dynamic_work import FEW, MODELS, Work, work_of
+from hybridmpi.bench.dynamic_work import FEW, FORMS, MODELS, Work, work_of
 from hybridmpi.bench.measure import (
     at_least,
     phases_ms,
@@ -70,9 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--width", type=count, default=300, help="of a word's vector in tree-lstm (default %(default)s)"
     )
     parser.add_argument("--leaves", type=at_least(2), default=256, help="of a tree in tree-fc (default %(default)s)")
-    parser.add_argument(
-        "--form", choices=("vertex", "recursive"), default="vertex", help="of the model (default %(default)s)"
-    )
+    parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="of the model (default %(default)s)")
     parser.add_argument("--threads", type=count, default=1, help="of BLAS, on each rank (default %(default)s)")
     parser.add_argument("--repeats", type=count, default=7, help="timed repetitions (default %(default)s)")
     parser.add_argument("--no-eager", action="store_true", help="nothing before the rounds")

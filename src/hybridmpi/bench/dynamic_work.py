@@ -21,6 +21,7 @@ from hybridmpi.models.tree_fc import TreeFC
 from hybridmpi.models.tree_lstm import TreeLSTM
 
 MODELS = "tree-lstm", "tree-fc"
+FORMS = "vertex", "recursive"
 SYNTAX_TREES = 20_000, 100, 2_000
 """Of the standard library: words at most, vertices of a tree, trees."""
 FEW = 4
@@ -70,9 +71,7 @@ def work_of(options: argparse.Namespace) -> Work:
 
     if recursive:
         model = _tree_lstm(RecursiveTreeLSTM, sizes)
-        return Work(
-            model, oracle, graphs, trees, rate, RecursiveTreeLSTM.lower, lambda made, do: made.encode.report(do)
-        )
+        return Work(model, oracle, graphs, trees, rate, RecursiveTreeLSTM.lower, lambda m, do: m.encode.report(do))
     batching = Batching(not options.no_eager, not options.no_lazy, not options.no_fusion)
 
     def batched(dtype: Any) -> Any:
@@ -80,9 +79,7 @@ def work_of(options: argparse.Namespace) -> Work:
         made.passing.batching = batching
         return made
 
-    return Work(
-        batched, oracle, graphs, trees, rate, lambda made, whole: whole, lambda made, do: made.passing.report(do)
-    )
+    return Work(batched, oracle, graphs, trees, rate, lambda _, whole: whole, lambda m, do: m.passing.report(do))
 
 
 def _trees_to_learn(source: str, two_children: bool) -> tuple[Graphs, int, int]:
