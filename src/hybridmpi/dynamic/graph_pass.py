@@ -160,6 +160,7 @@ class Plan:
     ) -> dict[str, Trace]:
         """Return the traces of all types, those first whose children are known."""
         traces: dict[str, Trace] = {}
+        pushed: dict[str, int] = {}
         missing = dict(functions)
         while missing:
             unknown, before = {}, len(missing)
@@ -176,6 +177,12 @@ class Plan:
                         raise UsageError(
                             f"type '{name}' scatters '{what}' of width {width}, others {self.widths[what]}: expected "
                             "one width for all types"
+                        )
+                for what, width in vertex.pushed.items():
+                    if pushed.setdefault(what, width) != width:
+                        raise UsageError(
+                            f"type '{name}' pushes '{what}' of width {width}, others {pushed[what]}: expected one "
+                            "width for all types"
                         )
                 traces[name] = trace
                 del missing[name]

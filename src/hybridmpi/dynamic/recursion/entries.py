@@ -13,6 +13,7 @@ from hybridmpi.autograd import Tensor
 from hybridmpi.dynamic.nodes import VERTEX, Node, Trace
 from hybridmpi.dynamic.symbols import OPERATIONS, Symbol, node_of
 from hybridmpi.errors import UsageError
+from hybridmpi.nn import Module
 
 REFERENCE, ROW, CONSTANT = "reference", "row", "constant"
 """Sources of a call's values: an argument or the result of a call, by number; a row of a table or of an input of the
@@ -48,7 +49,7 @@ def _entries_in(arguments: Any) -> Iterator[Entry]:
     for argument in arguments:
         if type(argument) is Entry:
             yield argument
-        elif type(argument) is tuple:
+        elif type(argument) in (tuple, list):
             yield from _entries_in(argument)
 
 
@@ -107,6 +108,7 @@ class Book:
         self.trace = Trace()
         self._entries: dict[Any, Entry] = {}
         self._modules: dict[Any, Any] = {}
+        self._states: dict[Module, Any] = {}
 
     def reference(self, number: int, width: int) -> Entry:
         """Return the entry of an argument or of the result of a call. Local."""
@@ -158,8 +160,16 @@ class Book:
     def keep_module(self, key: Any, results: Any) -> None:
         """Let the results of a module be known, if they are values, or tuples and lists of them. Local."""
         entries = _entries_of(results)
-        if entries is not None:
+        if entries is not None and _follows(entries, key[2:]):
             self._modules[key] = entries
+            self._states.setdefault(key[0], _state(key[0]))
+
+    def forget_changed_modules(self) -> None:
+        """Forget the results of modules that have other attributes now. Local."""
+        changed = {module for module, state in self._states.items() if _state(module) != state}
+        if changed:
+            self._modules = {key: results for key, results in self._modules.items() if key[0] not in changed}
+            self._states = {module: state for module, state in self._states.items() if module not in changed}
 
     def entry_of(self, frame: Any, value: Value) -> Entry:
         """Return the entry of a value of a frame. Local. Raises UsageError for one of another."""
@@ -173,8 +183,9 @@ class Book:
         if kind is Value:
             if argument.frame is not frame:
                 raise UsageError(
-                    "a tensor of another call is used: what a call computes with reaches it as an argument, and what "
-                    "it has computed leaves it as a result"
+                    "a tensor of another call is used: what a call computes with reaches it as an argument, alone or "
+                    "in a tuple or list (other objects are not looked into), and what it has computed leaves it as a "
+                    "result"
                 )
             return argument.entry
         if kind is tuple or kind is list:
@@ -192,6 +203,29 @@ def _entries_of(results: Any) -> Any:
         entries = [_entries_of(result) for result in results]
         return None if None in entries else type(results)(entries)
     return None
+
+
+def _follows(results: Any, given: tuple[Any, ...]) -> bool:
+    """Return whether results follow from what was given and parameters alone, not from a tensor kept elsewhere."""
+    known = set(_entries_in(given))
+    stack = list(_entries_in((results,)))
+    while stack:
+        entry = stack.pop()
+        if entry not in known:
+            if entry.operation in (REFERENCE, ROW):
+                return False
+            known.add(entry)
+            stack += entry.operands()
+    return True
+
+
+def _state(part: Any) -> Any:
+    """Return what differs when a module has been given another attribute, or one of those below it has."""
+    if isinstance(part, Module):
+        return id(part), tuple([(name, _state(value)) for name, value in vars(part).items()])
+    if type(part) in (tuple, list):
+        return tuple([_state(item) for item in part])
+    return part if type(part) in (bool, int, float, str) else id(part)
 
 
 def of_frame(frame: Any, results: Any) -> Any:

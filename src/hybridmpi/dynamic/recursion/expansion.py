@@ -58,12 +58,15 @@ class Context:
 
 class Expansion:
     """Runs calls until none can go on, callees in the order of their calls. parked: those that wait for values, with
-    where these come from and their width. begun_anew: whether calls had to wait for what a function returns."""
+    where these come from and their width. blocked: how many of those wait until it is known where these come from.
+    begun_anew: whether calls had to wait for what a function returns."""
 
     def __init__(self, context: Context) -> None:
         self.context, self.vertices = context, Vertices()
+        context.book.forget_changed_modules()
         self.parked: list[tuple[Frame, tuple[Frame, Entry | int], int]] = []
         self.begun_anew = False
+        self.blocked = 0
         self.roots: list[Frame] = []
         self.put_out: set[int] = set()
         self._begun: list[Frame] = []
@@ -78,6 +81,11 @@ class Expansion:
     def resume(self, frame: Frame) -> None:
         """Let a call go on. Local."""
         self._stack.append(frame)
+
+    def block(self, frame: Frame, producer: Frame, what: Entry | int, width: int) -> None:
+        """Let a call that waits for a value be parked again when its producer has a place for it. Local."""
+        producer.waiting.append((frame, width, what))
+        self.blocked += 1
 
     def run(self) -> None:
         """Run what can run. Local."""
@@ -183,12 +191,15 @@ class Expansion:
     def _settle(self, frame: Frame) -> None:
         """Tell those who wait for values of a call where they are."""
         still = []
-        for vertex, slot, what in frame.waiting:
+        for who, slot, what in frame.waiting:
             location = frame.location(what)
             if location is None:
-                still.append((vertex, slot, what))
+                still.append((who, slot, what))
+            elif type(who) is Frame:
+                self.parked.append((who, (frame, what), slot))
+                self.blocked -= 1
             else:
-                self.vertices.connect(vertex, slot, location)
+                self.vertices.connect(who, slot, location)
         frame.waiting = still
 
 

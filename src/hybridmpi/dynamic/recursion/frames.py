@@ -56,15 +56,23 @@ class Packed(NamedTuple):
 
 
 def pack(argument: Any, give: Callable[[Any], Given]) -> Any:
-    """Return an argument with `give(tensor)` in place of each tensor in it; tuples and lists are looked into. Local."""
+    """Return an argument with `give(tensor)` in place of each row in it, a value or a parameter; tuples and lists are
+    looked into. Local."""
     kind = type(argument)
-    if kind is Value or isinstance(argument, Tensor):
+    if kind is Value:
         return give(argument)
     if kind is tuple or kind is list:
         items = [pack(item, give) for item in argument]
         if any(type(item) in (Given, Packed) for item in items):
             return Packed(kind, items)
+    elif isinstance(argument, Tensor) and is_row(argument.shape):
+        return give(argument)
     return argument
+
+
+def is_row(shape: tuple[int, ...]) -> bool:
+    """Return whether a parameter of such a shape can stand for a row. Local."""
+    return len(shape) == 1 or (len(shape) == 2 and shape[0] == 1)
 
 
 class Frame:
@@ -72,13 +80,13 @@ class Frame:
 
     references: where its arguments, and then the results of its calls, come from: (call, entry that it computes, or
     number of a result). vertices: those that its pieces have become. results: where what it returns is. waiting: who
-    gathers of it what has no place yet: (vertex, slot, entry or number of a result).
+    gathers of it what has no place yet: (vertex, slot, entry or number of a result); or (call, width, ..) that awaits.
     """
 
     __slots__ = (
         *("answers", "arguments", "body", "book", "expansion", "function", "given", "labels", "made", "parent"),
         *("calls", "depth", "place", "pushed", "recipe", "references", "results", "root", "rows", "stops", "stretch"),
-        *("vertices", "waiting"),
+        *("unknown", "vertices", "waiting"),
     )
 
     def __init__(
@@ -102,7 +110,7 @@ class Frame:
         self.made: list[Frame] = []
         self.stops: frozenset[int] = _NONE
         self.vertices: list[Vertex] = []
-        self.waiting: list[tuple[Vertex, int, Entry | int]] = []
+        self.waiting: list[tuple[Vertex | Frame, int, Entry | int]] = []
         self.results: list[Location] | None = None
         self.body: Any = None
 
@@ -123,11 +131,16 @@ class Frame:
         Awaits that have their `answers` do not stop it, so that it can begin anew. Errors name the path of calls.
         """
         token = at_work.set(self)
+        self.unknown = None
         try:
             if self.body is not None:
                 self.stretch = []
-                return self._send(self.answers[-1])
-            return self._begin()
+                state = self._send(self.answers[-1])
+            else:
+                state = self._begin()
+            if self.unknown is None:
+                return state
+            raise self.unknown  # which the body has caught, as a bare `except` does
         except SignatureUnknownError as unknown:
             self.body = None
             return "unknown", unknown.function
@@ -219,16 +232,19 @@ class Frame:
             if any(name == known for known, _ in self.pushed):
                 raise UsageError(f"pushes '{name}' twice")
             self.pushed.append((name, self.vector(value, "pushes", name)))
+        for name in data:
+            if name in self.labels:
+                raise UsageError(f"pushes '{name}' twice")
         self.labels.update(data)
 
     def vector(self, value: Any, *what: Any) -> Entry:
         """Return the entry of a vector of this call. Local. Raises UsageError, which begins with `what`, for others."""
         if type(value) is Value:
             entry = value.entry if value.frame is self else self.book.entry_of(self, value)
-        elif isinstance(value, Tensor):
+        elif isinstance(value, Tensor) and is_row(value.shape):
             entry = self.book.constant(value)
         else:
-            raise UsageError(f"{' '.join(map(str, what))}: {value!r}: expected a tensor")
+            raise UsageError(f"{' '.join(map(str, what))}: {value!r}: expected a tensor [1, width]")
         if len(entry.node.shape) != 1:
             raise UsageError(
                 f"{' '.join(map(str, what))}: rows of shape {entry.node.shape}: expected vectors (reshape makes them)"
@@ -257,7 +273,8 @@ class Frame:
         if signature is None:
             # What the call was given may be needed before this body goes on.
             self.stretch.append(Call(tuple(given), ()))
-            raise SignatureUnknownError(function)
+            self.unknown = SignatureUnknownError(function)
+            raise self.unknown
         self.calls += 1
         if place in self.stops:
             self.stretch = [Call((), signature.widths)]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hybridmpi.autograd import Tensor
+from hybridmpi.autograd import Parameter, Tensor
 from hybridmpi.autograd.tracing import body as at_work
 from hybridmpi.dynamic.recursion.expansion import Context, Expansion
 from hybridmpi.dynamic.recursion.frames import Frame, RootRow
 from hybridmpi.dynamic.recursion.level_pass import LevelPass
-from hybridmpi.dynamic.recursion.lowering import RootRows, as_graphs, put_out, result_name
+from hybridmpi.dynamic.recursion.lowering import as_graphs, put_out, result_name
 from hybridmpi.dynamic.recursion.outputs import Pushed
 from hybridmpi.dynamic.recursion.queue_pass import QueuePass
 from hybridmpi.dynamic.recursion.serial import SerialRun
+from hybridmpi.dynamic.recursion.types import RootRows
 from hybridmpi.dynamic.report import Report, Times
 from hybridmpi.errors import UsageError
 from hybridmpi.graphs import Graphs
@@ -29,6 +31,8 @@ def push(**what: Any) -> None:
     body = at_work.get()
     if body is None:
         raise UsageError("push(...) outside of a recursive function: there is no call that it could belong to")
+    if "results" in what or "roots" in what:
+        raise UsageError("push(results=..., roots=...): these names have another meaning there: take others")
     rows = {name: value for name, value in what.items() if isinstance(value, Tensor)}
     body.push(rows, {name: value for name, value in what.items() if name not in rows})
 
@@ -47,18 +51,19 @@ def _uncollected() -> Iterator[None]:
 
 
 class Passes:
-    """What a recursive function of an object keeps from one pass to the next. A copy of the object begins anew."""
+    """What a recursive function of an object keeps from one pass to the next."""
 
     def __init__(self) -> None:
         self.context = Context()
         self.levels = LevelPass(self.context)
         self.queues = QueuePass(self.context)
 
-    def __deepcopy__(self, memo: Any) -> Passes:
-        return Passes()
+
+class Kept(dict[Callable[..., Any], Passes]):
+    """The `Passes` of an object's recursive functions. A copy of the object begins anew."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Passes, ()
+        return Kept, ()
 
 
 class Bound:
@@ -83,8 +88,10 @@ class Bound:
         """Run the body. Local."""
         return self.function(*arguments) if self.object is None else self.function(self.object, *arguments)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Return the results of a call. Local."""
+        if named:
+            arguments = self._in_order(arguments, named)
         body = at_work.get()
         if body is not None:
             return body.call(self, arguments)
@@ -101,6 +108,10 @@ class Bound:
         if policy not in ("batched", "serial"):
             raise UsageError(f"{self.name}.over: policy {policy!r}: expected 'batched' or 'serial'")
         if arguments and isinstance(arguments[0], Graphs):
+            if policy == "serial":
+                raise UsageError(
+                    f"{self.name}.over: policy 'serial' of lowered calls: give what they were lowered from"
+                )
             return self._run_lowered(arguments[0], arguments[1:])
         roots = self._roots(arguments)
         if policy == "serial":
@@ -147,8 +158,25 @@ class Bound:
         finally:
             levels.times = None
 
+    def _in_order(self, arguments: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Return all arguments in the function's order."""
+        own = () if self.object is None else (self.object,)
+        bound = inspect.signature(self.function).bind(*own, *arguments, **named)
+        if bound.kwargs:
+            raise UsageError(
+                f"{self.name}({', '.join(bound.kwargs)}=...): arguments by name alone, or after one that is left out: "
+                "a recursive function takes its arguments by place"
+            )
+        return bound.args[len(own) :]
+
     def _passes(self) -> Passes:
-        kept = vars(self.function if self.object is None else self.object).setdefault("_passes_of_recursion", {})
+        holder = self.function if self.object is None else self.object
+        if type(holder).__hash__ is None or not hasattr(holder, "__dict__"):
+            raise UsageError(
+                f"{self.name}: a {type(holder).__name__} cannot be hashed, or has no attributes (__slots__): recursive "
+                "functions are methods of modules, or of other ordinary objects, or stand by themselves"
+            )
+        kept = vars(holder).setdefault("_passes_of_recursion", Kept())
         if self.function not in kept:
             kept[self.function] = Passes()
         return kept[self.function]
@@ -192,12 +220,22 @@ class Bound:
                 own.append(RootRow(RootRows(tensors), argument.shape[1]))
                 tensors += 1
             else:
-                own.append(argument[root])
+                own.append(self._root(argument[root]))
         frame = Frame(expansion, self, own, [], None, root)
         expansion.begun_anew = False
         expansion.begin(frame)
         expansion.run()
         return frame
+
+    def _root(self, argument: Any) -> Any:
+        """Return an argument of a root. Raises UsageError if it has values in it that would be taken for constants."""
+        for item in argument if type(argument) in (tuple, list) else (argument,):
+            if isinstance(item, Tensor) and not isinstance(item, Parameter):
+                raise UsageError(
+                    f"{self.name}.over: {item!r} in a list or tuple: give each tensor as an argument of its own, "
+                    "[roots, width]"
+                )
+        return argument
 
     def _run_lowered(self, graphs: Graphs, given: Sequence[Any]) -> Pushed:
         for tensor in given:
@@ -242,9 +280,9 @@ class Recursive:
             return getattr(Bound(self._function, None), name)
         raise AttributeError(f"recursive function '{self._function.__qualname__}' has no attribute '{name}'")
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """See `Bound.__call__`."""
-        return Bound(self._function, None)(*arguments)
+        return Bound(self._function, None)(*arguments, **named)
 
 
 def recursive(function: Callable[..., Any]) -> Any:

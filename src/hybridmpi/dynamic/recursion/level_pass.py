@@ -17,8 +17,8 @@ from hybridmpi.dynamic.nodes import Node
 from hybridmpi.dynamic.phases import Batching
 from hybridmpi.dynamic.program import Program
 from hybridmpi.dynamic.recursion.expansion import Context
-from hybridmpi.dynamic.recursion.lowering import OUTPUTS, RootRows, rows_name
-from hybridmpi.dynamic.recursion.types import PieceType
+from hybridmpi.dynamic.recursion.lowering import OUTPUTS, rows_name
+from hybridmpi.dynamic.recursion.types import PieceType, RootRows
 from hybridmpi.dynamic.rewrite import sink_slices
 from hybridmpi.dynamic.run import Input, Run, State
 from hybridmpi.dynamic.schedule import Schedule, Wanted
@@ -107,7 +107,8 @@ class LevelPass:
             for name, entry in kind.pushes:
                 if name not in tensors:  # of types that do not occur in this batch
                     tensors[name] = Tensor(np.empty((0, entry.width), dtype))
-        owners = {name: np.searchsorted(graphs.starts, at, "right") - 1 for name, at in run.output_vertices.items()}
+        vertices = {name: run.output_vertices.get(name, np.empty(0, np.int64)) for name in tensors}
+        owners = {name: np.searchsorted(graphs.starts, at, "right") - 1 for name, at in vertices.items()}
         return tensors, self._data(graphs, kinds), owners
 
     def _data(self, graphs: Graphs, kinds: Sequence[PieceType]) -> dict[str, np.ndarray]:
@@ -115,7 +116,8 @@ class LevelPass:
         data: dict[str, np.ndarray] = {}
         for name in dict.fromkeys(name for kind in kinds for name in kind.labels):
             pushes = np.array([name in kind.labels for kind in kinds])
-            data[name] = graphs.data[name][pushes[graphs.types]]
+            column = graphs.data.get(name, np.zeros(graphs.vertices, np.int64))  # none of these vertices pushes it
+            data[name] = column[pushes[graphs.types]]
         return data
 
     def lists(self) -> dict[str, list[Node]]:
@@ -126,19 +128,29 @@ class LevelPass:
         kinds = self.context.types.all[: len(graphs.type_names)]
         if tuple(kind.name for kind in kinds) != graphs.type_names or OUTPUTS not in graphs.data:
             raise UsageError(f"{graphs!r} was not lowered by this function of this object: lower the data with it")
+        slots = np.array([len(kind.references) for kind in kinds])
+        if (np.diff(graphs.child_starts) != slots[graphs.types]).any():
+            raise UsageError(f"{graphs!r} was lowered by an object that computes something else: lower the data again")
         return kinds
 
     def _inputs(self, graphs: Graphs, kinds: Sequence[PieceType], given: Sequence[Tensor]) -> dict[str, Input]:
         """Return the rows that vertices pull, each row of a table once."""
         by_source: dict[Any, dict[str, Any]] = {}
         for kind in kinds:
-            for source, number, _ in kind.rows:
+            for source, number, entry in kind.rows:
                 name = rows_name(self.context, source, number)
                 if isinstance(source, RootRows):
+                    if source.number < len(given) and given[source.number].shape[1] != entry.width:
+                        raise UsageError(
+                            f"calls lowered with rows of {entry.width} as tensor {source.number}: given "
+                            f"{given[source.number].shape}"
+                        )
                     owners = np.repeat(np.arange(len(graphs)), graphs.sizes)
                     by_source.setdefault(source, {})[name] = owners
-                else:
+                elif name in graphs.data:
                     by_source.setdefault(source, {})[name] = graphs.data[name]
+                else:
+                    raise UsageError(f"{graphs!r} has no rows '{name}' of table {source!r}: lower the data again")
         inputs: dict[str, Input] = {}
         for source, columns in by_source.items():
             if isinstance(source, RootRows):
@@ -152,10 +164,12 @@ class LevelPass:
 
     def _dtype(self, inputs: Mapping[str, Input], kinds: Sequence[PieceType]) -> np.dtype:
         dtypes = {given.rows.dtype for given in inputs.values()}
-        dtypes |= {tensor.dtype for kind in kinds for tensor in kind.tensors}
+        dtypes |= {dtype for kind in kinds for dtype in kind.dtypes}
+        if not dtypes:  # without vertices
+            dtypes = {dtype for kind in self.context.types.all for dtype in kind.dtypes}
         if len(dtypes) > 1:
             raise UsageError(f"a pass of inputs and parameters of dtypes {sorted(map(str, dtypes))}: expected one")
-        return dtypes.pop() if dtypes else np.dtype(np.float32)  # without vertices
+        return dtypes.pop() if dtypes else np.dtype(np.float32)
 
 
 def _looked_up(table: Any, columns: Mapping[str, np.ndarray]) -> dict[str, Input]:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hybridmpi.dynamic.recursion.expansion import Context, Expansion
 from hybridmpi.dynamic.recursion.frames import Frame
-from hybridmpi.dynamic.recursion.types import Sinks
+from hybridmpi.dynamic.recursion.types import RootRows, Sinks
 from hybridmpi.errors import UsageError
 from hybridmpi.graphs import Graphs
 
 OUTPUTS = "gathered output"
 """Name of the data of graphs that say, for each slot, which output of its width is gathered: int32 [V, slots]."""
-
-
-class RootRows(NamedTuple):
-    """A source of rows: an argument of the roots, a row for each."""
-
-    number: int
 
 
 def result_name(number: int) -> str:
@@ -81,11 +75,11 @@ def as_graphs(expansion: Expansion, roots: int) -> Graphs:
                     data[name] = np.full(len(counts), -1)
                 data[name][number_of[vertex.number]] = row
         for name, value in vertex.labels.items():
-            numbers, values = labels.setdefault(name, ([], []))
-            numbers.append(vertex.number)
+            pushers, values = labels.setdefault(name, ([], []))
+            pushers.append(vertex.number)
             values.append(value)
-    for name, (numbers, values) in labels.items():
-        data[name] = _column(name, number_of[numbers], values, len(counts))
+    for name, (pushers, values) in labels.items():
+        data[name] = _column(name, number_of[pushers], values, len(counts))
     types = np.fromiter((vertex.kind.number for vertex in vertices), np.int32, len(counts))[order]
     names = [kind.name for kind in context.types.all]
     return Graphs(starts, types, child_starts, number_of[children], slots, names, data)
@@ -93,10 +87,18 @@ def as_graphs(expansion: Expansion, roots: int) -> Graphs:
 
 def _column(name: str, vertices: np.ndarray, values: list[Any], count: int) -> np.ndarray:
     """Return data that were pushed as an array for all vertices."""
-    given = np.asarray(values)
-    if given.ndim != 1 or given.dtype.kind not in "biuf":
-        raise UsageError(f"push({name}=...) of {values[0]!r}: expected a tensor, or a number in every call")
-    whole = given.dtype.kind != "f"
-    column = np.full(count, -1 if whole else np.nan, np.int64 if whole else np.float64)
+    given = numbers(name, values)
+    column = np.full(count, -1 if given.dtype.kind == "i" else np.nan, given.dtype)
     column[vertices] = given
     return column
+
+
+def numbers(name: str, values: list[Any]) -> np.ndarray:
+    """Return data that were pushed: int64 or float64. Local. Raises UsageError if they are no numbers."""
+    try:
+        given = np.asarray(values)
+    except ValueError:  # sequences of unequal lengths
+        given = np.empty(0, object)
+    if given.ndim != 1 or given.dtype.kind not in "biuf":
+        raise UsageError(f"push({name}=...) of {values[0]!r}: expected a tensor, or a number in every call")
+    return given.astype(np.float64 if given.dtype.kind == "f" else np.int64)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hybridmpi.autograd import Tensor
+from hybridmpi.errors import UsageError
 
 
 class Pushed:
@@ -16,6 +17,9 @@ class Pushed:
     def __init__(
         self, tensors: Mapping[str, Tensor], data: Mapping[str, Any], roots: Mapping[str, Any], results: Any
     ) -> None:
+        both = set(tensors) & set(data)
+        if both:
+            raise UsageError(f"push({both.pop()}=...) of a tensor in one call, a number in another: name them apart")
         self.results, self.roots = results, dict(roots)
         self.__dict__.update(tensors)
         self.__dict__.update(data)

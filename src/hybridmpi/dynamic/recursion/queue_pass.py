@@ -17,7 +17,7 @@ from hybridmpi.dynamic.phases import Batching
 from hybridmpi.dynamic.recursion.expansion import Context, Expansion
 from hybridmpi.dynamic.recursion.frames import Frame
 from hybridmpi.dynamic.recursion.level_pass import Programs, parameters_of
-from hybridmpi.dynamic.recursion.lowering import put_out
+from hybridmpi.dynamic.recursion.lowering import numbers, put_out
 from hybridmpi.dynamic.recursion.queue_run import QueueRun
 from hybridmpi.dynamic.recursion.serial import values_of
 from hybridmpi.dynamic.recursion.types import PieceType
@@ -44,7 +44,7 @@ class QueuePass:
         waiting: Waiting = {}
         while True:
             self._park(expansion, run, waiting)
-            if not waiting and not expansion.parked:
+            if not waiting and not expansion.blocked:
                 break
             batch = vertices.take()
             if batch is None:
@@ -78,14 +78,12 @@ class QueuePass:
             for frame, (producer, what), width in parked:
                 location = producer.location(what)
                 if location is None:
-                    expansion.parked.append((frame, (producer, what), width))
+                    expansion.block(frame, producer, what, width)
                 elif location[0].done:
                     answered.append((frame, width, location))
                 else:
                     expansion.vertices.need(location[0])
                     waiting.setdefault(location[0], []).append((frame, width, location))
-            if not answered:
-                break
             self._answer(expansion, run, answered)
 
     def _answer(self, expansion: Expansion, run: QueueRun, answered: list[tuple[Frame, int, Location]]) -> None:
@@ -118,10 +116,18 @@ class QueuePass:
         for number in np.argsort(rank):
             for name, value in vertices[number].labels.items():
                 labels.setdefault(name, []).append(value)
-        data = {name: np.array(values) for name, values in labels.items()}
+        data = {name: numbers(name, values) for name, values in labels.items()}
+        tensors = None
         if is_recording():
             tensors = recorded(run, run.inputs, parameters_of(chunk.program for chunk in run.chunks))
-            if tensors is not None:
-                return tensors, data, owners
-        run.close()
-        return {name: Tensor(rows) for name, rows in run.outputs.items()}, data, owners
+        if tensors is None:
+            run.close()
+            tensors = {name: Tensor(rows) for name, rows in run.outputs.items()}
+        for kind in self.context.types.all:
+            for name, entry in kind.pushes:
+                if name not in tensors:  # of calls that this pass did not make
+                    tensors[name] = Tensor(np.empty((0, entry.width), run.dtype))
+                    owners[name] = np.empty(0, np.int64)
+            for name in kind.labels:
+                data.setdefault(name, np.empty(0, np.int64))
+        return tensors, data, owners

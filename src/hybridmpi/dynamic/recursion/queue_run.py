@@ -12,8 +12,8 @@ from hybridmpi.dynamic.phases import AFTER, ROUND
 from hybridmpi.dynamic.program import Program
 from hybridmpi.dynamic.recursion.arenas import LEAST_ROWS, Arena, Chunk
 from hybridmpi.dynamic.recursion.expansion import Context
-from hybridmpi.dynamic.recursion.lowering import RootRows, rows_name
-from hybridmpi.dynamic.recursion.types import PieceType
+from hybridmpi.dynamic.recursion.lowering import rows_name
+from hybridmpi.dynamic.recursion.types import PieceType, RootRows
 from hybridmpi.dynamic.recursion.vertices import Location, Vertex
 from hybridmpi.dynamic.run import Input
 from hybridmpi.errors import UsageError
@@ -97,6 +97,11 @@ class QueueRun:
             for width in program.layout.counts:
                 if width not in self.state:
                     self.state[width] = Arena(width, self.dtype, self._size(("state", width)))
+            if not kind.dtypes <= {self.dtype}:
+                raise UsageError(
+                    f"{kind.name}: rows and parameters of dtypes {sorted(map(str, kind.dtypes))} in a pass of "
+                    f"{self.dtype}: expected one"
+                )
             before = 0 if chunk is None else 2 * chunk.capacity
             chunk = Chunk(self, program, max(count, before, self._size(("type", kind.number))))
             self._current[kind.number] = chunk
@@ -190,8 +195,7 @@ class QueueRun:
 
 def _dtype(context: Context, given: Sequence[Tensor]) -> np.dtype:
     dtypes = {tensor.dtype for tensor in given}
-    dtypes |= {source.dtype for source in context.sources if not isinstance(source, RootRows)}
-    dtypes |= {tensor.dtype for kind in context.types.all for tensor in kind.tensors}
+    dtypes |= {dtype for kind in context.types.all for dtype in kind.dtypes}
     if len(dtypes) != 1:
         raise UsageError(f"calls with rows and parameters of dtypes {sorted(map(str, dtypes))}: expected one")
     return dtypes.pop()

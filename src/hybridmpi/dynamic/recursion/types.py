@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hybridmpi.autograd import Tensor
 from hybridmpi.dynamic.nodes import INPUT, VERTEX, Trace
 from hybridmpi.dynamic.recursion.entries import REFERENCE, ROW, Entry, write
@@ -12,6 +14,12 @@ from hybridmpi.dynamic.symbols import Symbol
 from hybridmpi.errors import UsageError
 
 MOST_TYPES = 1000
+
+
+class RootRows(NamedTuple):
+    """A source of rows: an argument of the roots, a row for each."""
+
+    number: int
 
 
 class Sinks(NamedTuple):
@@ -57,9 +65,10 @@ class PieceType:
             self.counts[entry.width] = self.counts.get(entry.width, 0) + 1
 
     @property
-    def tensors(self) -> list[Tensor]:
-        """The parameters that are used."""
-        return [part for entry in self.order for part in entry.arguments if isinstance(part, Tensor)]
+    def dtypes(self) -> set[np.dtype]:
+        """Those of the parameters and tables that are used."""
+        used = {part.dtype for entry in self.order for part in entry.arguments if isinstance(part, Tensor)}
+        return used | {source.dtype for source, _, _ in self.rows if not isinstance(source, RootRows)}
 
     def write_down(self, inputs: Mapping[Any, str], by_row: bool) -> Trace:
         """Return the operation list. Local. inputs: the name of each (source, number) as an input of the pass. by_row:
@@ -91,6 +100,7 @@ class PieceTypes:
     def __init__(self) -> None:
         self.all: list[PieceType] = []
         self._known: dict[Any, PieceType] = {}
+        self._pushed: dict[str, int] = {}
 
     def find(self, name: str, sinks: Sinks, order: Sequence[Entry], cut: frozenset[Entry]) -> PieceType:
         """Return the type of such vertices. Local."""
@@ -103,6 +113,13 @@ class PieceTypes:
                     "something else. What differs from call to call must be rows of a table, or arguments, not numbers "
                     "or tensors that the function makes"
                 )
+            for what, entry in sinks.pushes:
+                width = self._pushed.setdefault(what, entry.width)
+                if width != entry.width:
+                    raise UsageError(
+                        f"{name} pushes '{what}' of width {entry.width}, another call {width}: expected one width "
+                        "for a name"
+                    )
             number = len(self.all)
             found = self._known[key] = PieceType(number, f"{name}.{number}", sinks, order, cut)
             self.all.append(found)
