@@ -44,7 +44,7 @@ class Places:
     Kinds of buffers: "state" and "state gradient" of a key of the layout, of all types; "own state" and "own state
     gradient", the same from the type's first row on, with all that a vertex scatters in one row; "input" and "input
     gradient", by row of the external input; "rows", the rows of an input that the type uses; "output" and "output
-    gradient"; "constant", one row; "own", of a node.
+    gradient"; "constant", one row; "matrix" and "gradient", of a parameter as it lies; "own", of a node.
     Kinds of indices, an array each: ("slot", k), the row of state of each vertex' child; ("child",), of each of the
     children; ("parent",), the vertex of each child; ("row", input) and ("edge row", input), the place of a vertex' (its
     child's) row among those that the type uses, or in the input; ("used", input), these rows in the input;

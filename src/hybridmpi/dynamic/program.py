@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,17 +14,10 @@ from hybridmpi.dynamic.layout import Layout
 from hybridmpi.dynamic.nodes import CONSTANT, EDGE, ELEMENTWISE, INPUT, SINKS, VERTEX, Node, Trace
 from hybridmpi.dynamic.phases import AFTER, BEFORE, ROUND, Batching, phases_of
 from hybridmpi.dynamic.places import Buffer, Place, Places
+from hybridmpi.dynamic.products import ParameterProduct, ParameterSum, Product
 from hybridmpi.dynamic.schedule import Wanted
-from hybridmpi.dynamic.steps import (
-    Clear,
-    Kernel,
-    Operations,
-    ParameterProduct,
-    ParameterSum,
-    Product,
-    RowFunction,
-    Step,
-)
+from hybridmpi.dynamic.sequence import joined
+from hybridmpi.dynamic.steps import Clear, Kernel, Operations, RowFunction, Step
 
 Steps = dict[str, list[Step]]
 
@@ -79,7 +73,7 @@ class Program:
         self.pushes = {node.attributes[0]: node.width for node in forward if node.name == "push"}
         self.products = {
             phase: [
-                step.parameter
+                step
                 for steps in (self.forward, self.backward)
                 for step in steps[phase]
                 if isinstance(step, Product) and step.turned
@@ -87,6 +81,9 @@ class Program:
             for phase in (BEFORE, ROUND, AFTER)
         }
         self.parameters = self._parameters()
+        for steps in (self.forward, self.backward):
+            for phase in steps:
+                steps[phase] = joined(steps[phase])
 
     def _parameters(self) -> list[Any]:
         """Return the parameters that backward gives a gradient, those that it is done with first before the others."""
@@ -118,7 +115,7 @@ class Program:
                 place = self._places.give(node)
                 # Rows of inputs have no rounds: they are cleared when backward begins.
                 phase = self._phases[node.inputs[0]] if node.space == VERTEX else BEFORE
-                steps[phase].append(Clear(node, self._used(place, buffers)))
+                steps[phase].append(self._clear(node, self._used(place, buffers)))
         for key in sorted(groups, key=lambda key: key[1:3]):
             make = self._group if key[2] == 0 else self._single
             steps[key[0]].append(make(groups[key], buffers))
@@ -156,11 +153,57 @@ class Program:
         (node,) = nodes
         operand = self._read(node.inputs[0], buffers)
         if node.name == "parameter_product":
-            return ParameterProduct(node, operand, self._read(node.inputs[1], buffers))
+            return self._parameter_product(node, operand, self._read(node.inputs[1], buffers))
         if node.name == "parameter_sum":
-            return ParameterSum(node, operand)
+            return self._parameter_sum(node, operand)
         out = self._used(self._places.give(node), buffers)
-        return Product(node, operand, out) if node.name == "product" else RowFunction(node, operand, out)
+        return self._product(node, operand, out, buffers) if node.name == "product" else RowFunction(node, operand, out)
+
+    def _product(self, node: Node, x: Place, out: Place, buffers: set[Buffer]) -> Step:
+        operand, matrix = node.inputs
+        kernel = None
+        if self.batching.fused and node.width == node.shape[-1] and x.index is None:
+            (parameter,) = matrix.attributes
+            values = self._used(Place(Buffer("matrix", parameter, CONSTANT, matrix.shape[1]), 0), buffers)
+            places = [self._matrix(place) for place in (x, values, out)]
+            product = fusing.Product(*places, operand.width, node.width, node.attributes[0])
+            kernel = fusing.compile_product(self.dtype, product)
+        return Product(node, x, out, kernel)
+
+    def _parameter_product(self, node: Node, a: Place, b: Place) -> Step:
+        (parameter,) = node.attributes
+        target = Place(Buffer("gradient", parameter, CONSTANT, node.shape[1]), 0)
+        kernels = None
+        if self.batching.fused and all(operand.width == operand.shape[-1] for operand in node.inputs):
+            places = [self._matrix(place) for place in (a, b, target)]
+            kernels = tuple(
+                fusing.compile_product(self.dtype, fusing.Gradient(*places, *node.shape, add)) for add in (False, True)
+            )
+        return ParameterProduct(node, a, b, self._number(target.buffer), kernels)
+
+    def _parameter_sum(self, node: Node, x: Place) -> Step:
+        width = node.inputs[0].width
+        parameter, shapes, _ = node.attributes
+        target = Place(Buffer("gradient", parameter, CONSTANT, width), 0)
+        adding = None
+        if self.batching.fused and all(math.prod(shape) == width for shape in shapes):
+            adding = self._kernel(
+                width, [fusing.Load(self._operand(x))], [fusing.Store(0, self._operand(target), True)]
+            )
+        return ParameterSum(node, x, self._number(target.buffer), adding)
+
+    def _clear(self, node: Node, place: Place) -> Step:
+        if not self.batching.fused:
+            return Clear(node, place)
+        store = fusing.Store(0, self._operand(place))
+        return Kernel(node.space, "clear", self._kernel(place.buffer.width, [fusing.Number(0.0)], [store]))
+
+    def _kernel(self, width: int, values: Sequence[fusing.Value], stores: Sequence[fusing.Store]) -> fusing.Kernel:
+        return fusing.compile_kernel(width, self.dtype, tuple(values), tuple(stores))
+
+    def _matrix(self, place: Place) -> fusing.Matrix:
+        """Return a place in the terms of kernels of products."""
+        return fusing.Matrix(self._number(place.buffer), place.buffer.width, place.column)
 
     def _group(self, nodes: list[Node], buffers: set[Buffer]) -> Step:
         """Return the step of operations element by element that are computed together."""
@@ -196,8 +239,8 @@ class Program:
                     values.append(fusing.Number(operand.attributes[0]))
             numbers[node] = len(values)
             values.append(fusing.Apply(node.name, tuple(numbers[operand] for operand in node.inputs)))
-        stored = tuple(fusing.Store(numbers[node], self._operand(place), add) for node, place, add in stores)
-        return Kernel(space, label, fusing.compile_kernel(nodes[0].width, self.dtype, tuple(values), stored))
+        stored = [fusing.Store(numbers[node], self._operand(place), add) for node, place, add in stores]
+        return Kernel(space, label, self._kernel(nodes[0].width, values, stored))
 
     def _kept(self, places: list[tuple[Place, bool]]) -> bool:
         return any(not add and place.index is None for place, add in places)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hybridmpi.dynamic.places import Buffer
 from hybridmpi.dynamic.program import Program
 from hybridmpi.dynamic.report import Times
 from hybridmpi.dynamic.schedule import Schedule
+from hybridmpi.dynamic.sequence import Sequence
 from hybridmpi.dynamic.steps import Ranges, Step
 from hybridmpi.errors import UsageError
 
@@ -109,6 +110,8 @@ class TypeWork:
         if kind in ("own state", "own state gradient"):
             first, last = run.state.rows_of(buffer.key, self.number)
             return run.shared[kind.removeprefix("own "), buffer.key][first:last].reshape(-1, buffer.width)
+        if kind == "matrix":
+            return np.ascontiguousarray(buffer.key.data)
         if kind == "constant":
             return constant_of(buffer.key).reshape(1, buffer.width)
         if kind == "input":
@@ -121,6 +124,10 @@ class TypeWork:
                 return rows
             return kernels.gather(rows, used, block.array(len(used), buffer.width, run.dtype))
         return (run.outputs if kind == "output" else run.output_gradients)[buffer.key]
+
+    def point(self, number: int, array: Any) -> None:
+        """Write the address of an array into the table that kernels read."""
+        self._table[number] = address_of(array)
 
     def matrix(self, parameter: Tensor, turned: bool) -> Any:
         """Return a matrix [k, n], or if `turned` the transpose of one [n, k]."""
@@ -166,7 +173,7 @@ class Run:
 
     def __init__(
         self,
-        type_names: Sequence[str],
+        type_names: tuple[str, ...],
         programs: Mapping[int, Program],
         schedule: Schedule,
         inputs: Mapping[str, Input],
@@ -185,7 +192,7 @@ class Run:
         self._matrices: dict[int, Any] = {}
         self._prepare_outputs(programs)
         self.works = {number: TypeWork(self, number, program) for number, program in programs.items()}
-        self._turned = self._worth_turning()
+        self._turned: set[int] | None = None
 
     def _prepare_outputs(self, programs: Mapping[int, Program]) -> None:
         """Find where each row that is pushed goes: in the order of the vertices."""
@@ -214,17 +221,23 @@ class Run:
         )
 
     def _worth_turning(self) -> set[int]:
-        """Return the parameters [n, k] of which a transposed copy is made: where several products of a few rows each
-        would read them across. Measured, a product of 2 to 64 rows then takes twice to six times as long, and the copy
-        as long as two such products lose."""
+        """Return the parameters [n, k] of which a transposed copy is made: where several products by BLAS of a few rows
+        each would read them across. Measured, a product of 2 to 64 rows then takes twice to six times as long, and the
+        copy as long as two such products lose."""
         counts: dict[int, int] = {}
-        several = [0] * len(self.type_names)
-        for batch in self.schedule.batches:
-            several[batch.type] += batch.last - batch.first > 1
         for number, work in self.works.items():
+            batches = [batch for batch in self.schedule.batches if batch.type == number]
             for phase, steps in work.program.products.items():
-                for parameter in steps:
-                    counts[id(parameter)] = counts.get(id(parameter), 0) + (several[number] if phase == ROUND else 1)
+                for step in steps:
+                    if phase != ROUND:
+                        sizes = [work.rows_in(step.space)]
+                    elif step.space == EDGE:
+                        sizes = [batch.last_child - batch.first_child for batch in batches]
+                    else:
+                        sizes = [batch.last - batch.first for batch in batches]
+                    several = max(step.few, 1)
+                    key = id(step.parameter)
+                    counts[key] = counts.get(key, 0) + sum(size > several for size in sizes)
         return {key for key, count in counts.items() if count > 1}
 
     def matrix(self, parameter: Tensor, turned: bool) -> Any:
@@ -233,6 +246,8 @@ class Run:
             return parameter.data
         found = self._matrices.get(id(parameter))
         if found is None:
+            if self._turned is None:
+                self._turned = self._worth_turning()
             found = parameter.data.T
             if id(parameter) in self._turned:
                 found = np.ascontiguousarray(found)
@@ -286,7 +301,7 @@ class Run:
             self.shared[kind, key] = block.array(rows[key], width, self.dtype)
         return block
 
-    def _go(self, batches: Sequence[Any], steps_of: Any) -> None:
+    def _go(self, batches: Iterable[Any], steps_of: Any) -> None:
         """Do the steps before the rounds, those of each round, and those after them."""
         works = self.works
         for work in works.values():
@@ -299,12 +314,12 @@ class Run:
         for work in works.values():
             self._do(work, steps_of(work.program)[AFTER], work.ranges)
 
-    def _do(self, work: TypeWork, steps: Sequence[Step], ranges: Ranges) -> None:
+    def _do(self, work: TypeWork, steps: Iterable[Step], ranges: Ranges) -> None:
         if self._times is None:
             for step in steps:
                 step.run(work, ranges)
             return
-        for step in steps:
+        for step in (part for step in steps for part in (step.steps if isinstance(step, Sequence) else [step])):
             started = time.perf_counter()
             step.run(work, ranges)
             first, last = ranges[step.space]

@@ -11,6 +11,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from hybridmpi.dynamic.fusing import products
 from hybridmpi.dynamic.fusing.kernel import NAME, as_text
 from hybridmpi.dynamic.fusing.program import Store, Value
 
@@ -18,7 +19,7 @@ Kernel = Callable[[int, int, int], None]
 
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _LIBM = ("exp", "expf", "log", "logf", "pow", "powf", "tanh", "tanhf", "fma", "fmaf")
-_kernels: dict[tuple, tuple[Kernel, llvm.ExecutionEngine]] = {}
+_kernels: dict[tuple[Any, ...], tuple[Any, llvm.ExecutionEngine]] = {}
 _lock = threading.Lock()
 
 
@@ -35,9 +36,54 @@ def compile_kernel(width: int, dtype: Any, values: tuple[Value, ...], stores: tu
     The same program gives the same kernel. Raises ValueError for one that cannot be compiled.
     """
     key = (width, np.dtype(dtype), values, stores)
+    return _compiled(key, lambda: as_text(*key))
+
+
+def compile_product(dtype: Any, product: products.Product | products.Gradient) -> Kernel:
+    """Return kernel(first, last, table), as `compile_kernel`, of a product of a few rows with a matrix. Local."""
+    return _compiled((np.dtype(dtype), product), lambda: products.as_text(dtype, product))
+
+
+def address_of_kernel(kernel: Kernel) -> int:
+    """Return where a kernel's code lies. Local."""
+    return ctypes.cast(kernel, ctypes.c_void_p).value
+
+
+_SEQUENCE = f"""
+define void @{NAME}(ptr %calls, i64 %count, i64 %first, i64 %last, i64 %first.edge, i64 %last.edge, ptr %table) {{
+entry:
+  br label %call
+call:
+  %i = phi i64 [ 0, %entry ], [ %next, %call ]
+  %entry.place = getelementptr [2 x i64], ptr %calls, i64 %i
+  %function = load ptr, ptr %entry.place, align 8
+  %space.place = getelementptr i64, ptr %entry.place, i64 1
+  %space = load i64, ptr %space.place, align 8
+  %vertices = icmp eq i64 %space, 0
+  %from = select i1 %vertices, i64 %first, i64 %first.edge
+  %to = select i1 %vertices, i64 %last, i64 %last.edge
+  call void %function(i64 %from, i64 %to, ptr %table)
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %call, label %done
+done:
+  ret void
+}}
+"""
+_SEQUENCE_SIGNATURE = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)
+
+
+def sequence() -> Callable[[int, int, int, int, int, int, int], None]:
+    """Return call(calls, count, first, last, first_edge, last_edge, table), which calls kernels one after the other.
+    calls: the address of int64 [count, 2], for each kernel, at least one, its address and 0 where it goes through the
+    first range of rows, 1 where through the second. Local."""
+    return _compiled(("sequence",), lambda: _SEQUENCE, _SEQUENCE_SIGNATURE)
+
+
+def _compiled(key: tuple[Any, ...], text: Callable[[], str], signature: Any = _SIGNATURE) -> Any:
     with _lock:  # threads that prepare batches may get here too
         if key not in _kernels:
-            _kernels[key] = compile_text(as_text(*key), _machine())
+            _kernels[key] = compile_text(text(), _machine(), signature)
         return _kernels[key][0]
 
 
@@ -48,11 +94,13 @@ def table_address(table: np.ndarray) -> int:
     return table.ctypes.data
 
 
-def compile_text(text: str, machine: llvm.TargetMachine) -> tuple[Kernel, llvm.ExecutionEngine]:
+def compile_text(
+    text: str, machine: llvm.TargetMachine, signature: Any = _SIGNATURE
+) -> tuple[Any, llvm.ExecutionEngine]:
     """Return the kernel of LLVM text, and the engine that has to outlive it and takes the machine over. Local."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
     engine.finalize_object()
-    return _SIGNATURE(engine.get_function_address(NAME)), engine
+    return signature(engine.get_function_address(NAME)), engine
 
 
 @cache
