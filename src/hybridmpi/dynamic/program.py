@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.dynamic import fusing
+from hybridmpi.dynamic.constants import Constants
 from hybridmpi.dynamic.layout import Layout
 from hybridmpi.dynamic.nodes import CONSTANT, EDGE, ELEMENTWISE, INPUT, SINKS, VERTEX, Node, Trace
 from hybridmpi.dynamic.phases import AFTER, BEFORE, ROUND, Batching, phases_of
@@ -34,9 +35,10 @@ _STORED = frozenset(("scatter", "push", "outflow", "pull_gradient", "total", "co
 class Program:
     """What the vertices of one type do: `forward` and `backward`, the steps of each phase.
 
-    buffers: what must be there before forward runs (or, of backward's own, before backward). indices: the arrays of row
-    numbers that are used. table: buffers and indices by the number that kernels know them by. parameters: those that
-    get a gradient, in the order in which backward is done with them.
+    own, others: what must be there before forward runs and, of backward's own, before backward: buffers with memory of
+    the type's own, and such as others have made, each with its number. indices: the arrays of row numbers that are
+    used. table: buffers and indices by the number that kernels know them by. constants: parameters as they are used.
+    parameters: those that get a gradient, in the order in which backward is done with them.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Program:
     ) -> None:
         self.trace, self.dtype, self.batching, self.rows = trace, dtype, batching, rows
         self.table: dict[Any, int] = {}
-        self.buffers: tuple[set[Buffer], set[Buffer]] = (set(), set())
+        self.constants = Constants()
         self.indices: set[tuple[str, ...]] = set()
         self.layout = layout
         self._places = Places(layout, inputs)
@@ -64,9 +66,17 @@ class Program:
                 self._users.setdefault(operand, []).append(node)
         self._phases = phases_of(forward, frozenset(("gather", "child")), frozenset(("scatter",)), BEFORE, batching)
         self._phases |= phases_of(backward, frozenset(("inflow",)), frozenset(("outflow",)), AFTER, batching)
-        self.forward = self._steps(forward, self.buffers[0])
-        self.backward = self._steps(backward, self.buffers[1])
-        self.buffers[1].difference_update(self.buffers[0])
+        # In order: all ranks, and all runs, are to lay their memory out alike.
+        buffers: tuple[dict[Buffer, int], dict[Buffer, int]] = ({}, {})
+        self.forward = self._steps(forward, buffers[0])
+        self.backward = self._steps(backward, buffers[1])
+        self.own: list[list[tuple[Buffer, int]]] = [[], []]
+        self.others: list[list[tuple[Buffer, int]]] = [[], []]
+        self.part_of: dict[Buffer, int] = {}
+        for part, used_then in enumerate(buffers):
+            for buffer, number in used_then.items():
+                if self.part_of.setdefault(buffer, part) == part:
+                    (self.own if buffer.kind in ("own", "rows") else self.others)[part].append((buffer, number))
         slots = frozenset(node.attributes[0] for node in forward if node.name == "gather")
         self.wanted = Wanted(slots, any(node.name == "child" for node in forward))
         self.pulls = {node.attributes[0] for node in forward if node.name == "pull"}
@@ -95,7 +105,7 @@ class Program:
                     found[id(step.parameter)] = step.parameter
         return list(found.values())
 
-    def _steps(self, nodes: Sequence[Node], buffers: set[Buffer]) -> Steps:
+    def _steps(self, nodes: Sequence[Node], buffers: dict[Buffer, int]) -> Steps:
         """Return the steps of the nodes of forward, or of backward, by phase."""
         depths = self._depths(nodes)
         groups: dict[tuple[Any, ...], list[Node]] = {}
@@ -139,17 +149,18 @@ class Program:
             depths[node] = depth
         return depths
 
-    def _used(self, place: Place, buffers: set[Buffer]) -> Place:
+    def _used(self, place: Place, buffers: dict[Buffer, int]) -> Place:
         """Note that a place is used."""
-        buffers.add(place.buffer)
+        buffers[place.buffer] = self._number(place.buffer)
         if place.index is not None:
             self.indices.add(place.index)
+            self._number(place.index)
         return place
 
-    def _read(self, node: Node, buffers: set[Buffer]) -> Place:
+    def _read(self, node: Node, buffers: dict[Buffer, int]) -> Place:
         return self._used(self._places.of(node), buffers)
 
-    def _single(self, nodes: list[Node], buffers: set[Buffer]) -> Step:
+    def _single(self, nodes: list[Node], buffers: dict[Buffer, int]) -> Step:
         (node,) = nodes
         operand = self._read(node.inputs[0], buffers)
         if node.name == "parameter_product":
@@ -159,12 +170,12 @@ class Program:
         out = self._used(self._places.give(node), buffers)
         return self._product(node, operand, out, buffers) if node.name == "product" else RowFunction(node, operand, out)
 
-    def _product(self, node: Node, x: Place, out: Place, buffers: set[Buffer]) -> Step:
+    def _product(self, node: Node, x: Place, out: Place, buffers: dict[Buffer, int]) -> Step:
         operand, matrix = node.inputs
         kernel = None
         if self.batching.fused and node.width == node.shape[-1] and x.index is None:
             (parameter,) = matrix.attributes
-            values = self._used(Place(Buffer("matrix", parameter, CONSTANT, matrix.shape[1]), 0), buffers)
+            values = self._used(Place(self._places.buffer("matrix", parameter, CONSTANT, matrix.shape[1]), 0), buffers)
             places = [self._matrix(place) for place in (x, values, out)]
             product = fusing.Product(*places, operand.width, node.width, node.attributes[0])
             kernel = fusing.compile_product(self.dtype, product)
@@ -172,7 +183,7 @@ class Program:
 
     def _parameter_product(self, node: Node, a: Place, b: Place) -> Step:
         (parameter,) = node.attributes
-        target = Place(Buffer("gradient", parameter, CONSTANT, node.shape[1]), 0)
+        target = Place(self._places.buffer("gradient", parameter, CONSTANT, node.shape[1]), 0)
         kernels = None
         if self.batching.fused and all(operand.width == operand.shape[-1] for operand in node.inputs):
             places = [self._matrix(place) for place in (a, b, target)]
@@ -184,7 +195,7 @@ class Program:
     def _parameter_sum(self, node: Node, x: Place) -> Step:
         width = node.inputs[0].width
         parameter, shapes, _ = node.attributes
-        target = Place(Buffer("gradient", parameter, CONSTANT, width), 0)
+        target = Place(self._places.buffer("gradient", parameter, CONSTANT, width), 0)
         adding = None
         if self.batching.fused and all(math.prod(shape) == width for shape in shapes):
             adding = self._kernel(
@@ -205,7 +216,7 @@ class Program:
         """Return a place in the terms of kernels of products."""
         return fusing.Matrix(self._number(place.buffer), place.buffer.width, place.column)
 
-    def _group(self, nodes: list[Node], buffers: set[Buffer]) -> Step:
+    def _group(self, nodes: list[Node], buffers: dict[Buffer, int]) -> Step:
         """Return the step of operations element by element that are computed together."""
         inside = set(nodes)
         stores: list[tuple[Node, Place, bool]] = []

@@ -2,8 +2,8 @@
 which takes longer than a product of a few rows.
 
 Two loops. `across`: out(i, :) = sum over j of a(i, j) b(j, :), vectors along the columns of b; for rows times a matrix
-[k, n], and for gradients, a.T b. `along`: out(i, n) = sum over k of a(i, k) b(n, k), vectors along k; for rows times the
-transpose of a matrix [n, k], which so is read in the order in which it lies. Both keep a tile of the result in
+[k, n], and for gradients, a.T b. `along`: out(i, n) = sum over k of a(i, k) b(n, k), vectors along k; for rows times
+the transpose of a matrix [n, k], which so is read in the order in which it lies. Both keep a tile of the result in
 registers.
 """
 
@@ -105,9 +105,8 @@ class _Text:
             return code.value(f"load {code.vector}, ptr {place}, align {self.size}")
         function = f"{code.vector} @llvm.masked.load.{code.suffix}.p0"
         code.declare(f"{function}(ptr, i32, {code.bits}, {code.vector})")
-        return code.value(
-            f"call {function}(ptr {place}, i32 {self.size}, {code.bits} {self.mask(lanes)}, {code.vector} zeroinitializer)"
-        )
+        given = f"ptr {place}, i32 {self.size}, {code.bits} {self.mask(lanes)}, {code.vector} zeroinitializer"
+        return code.value(f"call {function}({given})")
 
     def store(self, value: str, place: str, lanes: int) -> None:
         """Write the first `lanes` elements."""
@@ -142,8 +141,8 @@ class _Text:
     def loop(
         self, first: str | int, last: str | int, step: int, carried: list[tuple[str, str]], body: Any
     ) -> list[str]:
-        """Add a loop that runs at least once: body(counter, values) returns the next values. `carried`: the type and the
-        first of each; return the last ones."""
+        """Add a loop that runs at least once: body(counter, values) returns the next values. `carried`: the type and
+        the first of each; return the last ones."""
         code = self.code
         before, top, end = self.label("enter"), self.label("loop"), self.label("end")
         code.line(f"br label %{before}")
