@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from hybridmpi.autograd import Tensor
+from hybridmpi.dynamic import fusing
 from hybridmpi.dynamic.memory import Block, Pool, address_of, size_of
 from hybridmpi.dynamic.nodes import EDGE, VERTEX
 from hybridmpi.dynamic.phases import AFTER, BEFORE, ROUND
-from hybridmpi.dynamic.program import Program
+from hybridmpi.dynamic.program import Program, Steps
 from hybridmpi.dynamic.report import Times
 from hybridmpi.dynamic.schedule import Schedule
-from hybridmpi.dynamic.sequence import Sequence
+from hybridmpi.dynamic.sequence import Joined, plan_of
 from hybridmpi.dynamic.steps import Ranges, Step
 from hybridmpi.dynamic.work import Input, TypeWork
 from hybridmpi.errors import UsageError
@@ -174,7 +175,7 @@ class Run:
         self._block = self._open(0, "state")
         for key in self.state.widths:
             self.array("state", key)[-1] = 0  # what a child that is not there has scattered
-        self._go(self.schedule.batches, lambda program: program.forward)
+        self._go(1, lambda program: program.forward)
 
     def backward(self, gradients: Mapping[str, Any]) -> None:
         """Give parameters and `inputs` their gradients, from those of the outputs."""
@@ -184,7 +185,7 @@ class Run:
         self._more = self._open(1, "state gradient")
         for key in self.state.widths:
             self.array("state gradient", key)[...] = 0
-        self._go(self.schedule.batches[::-1], lambda program: program.backward)
+        self._go(-1, lambda program: program.backward)
         self._pool.give_back(self._more)
         self.close()
 
@@ -208,25 +209,40 @@ class Run:
             work.open(part, block, block.take(own[number]))
         return block
 
-    def _go(self, batches: Iterable[Any], steps_of: Any) -> None:
-        """Do the steps before the rounds, those of each round, and those after them."""
+    def _go(self, direction: int, steps_of: Callable[[Program], Steps]) -> None:
+        """Do the steps before the rounds, those of each round, upwards (1) or downwards (-1), and those after them."""
         works = self.works
         for work in works.values():
             self._do(work, steps_of(work.program)[BEFORE], work.ranges)
         rounds = {number: steps_of(work.program)[ROUND] for number, work in works.items()}
-        for number, first, last, first_edge, last_edge in batches:
-            steps = rounds[number]
-            if steps:
-                self._do(works[number], steps, {VERTEX: (first, last), EDGE: (first_edge, last_edge)})
+        if any(rounds.values()):
+            self._go_through(direction, rounds)
         for work in works.values():
             self._do(work, steps_of(work.program)[AFTER], work.ranges)
+
+    def _go_through(self, direction: int, rounds: Mapping[int, Sequence[Step]]) -> None:
+        """Do the rounds: those of few rows without coming back to Python in between."""
+        table = self.schedule.table
+        at, stop = (0, len(table)) if direction > 0 else (len(table) - 1, -1)
+        plans = np.zeros((len(self.type_names), 5), np.int64)
+        for number, steps in rounds.items():
+            plans[number] = plan_of(steps, self.works[number])
+        call, batches, plans_address = fusing.rounds(), address_of(table), address_of(plans)
+        while at != stop:
+            if self._times is None:
+                at = call(batches, at, stop, direction, plans_address)
+                if at == stop:
+                    return
+            number, first, last, first_edge, last_edge = table[at].tolist()
+            self._do(self.works[number], rounds[number], {VERTEX: (first, last), EDGE: (first_edge, last_edge)})
+            at += direction
 
     def _do(self, work: TypeWork, steps: Iterable[Step], ranges: Ranges) -> None:
         if self._times is None:
             for step in steps:
                 step.run(work, ranges)
             return
-        for step in chain.from_iterable(step.steps if isinstance(step, Sequence) else (step,) for step in steps):
+        for step in chain.from_iterable(step.steps if isinstance(step, Joined) else (step,) for step in steps):
             started = time.perf_counter()
             step.run(work, ranges)
             first, last = ranges[step.space]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from hybridmpi.dynamic import fusing
 from hybridmpi.dynamic.nodes import EDGE, VERTEX
-from hybridmpi.dynamic.steps import Ranges, Step, Work
+from hybridmpi.dynamic.steps import ANY, Ranges, Step, Work
 
 
-class Sequence(Step):
+class Joined(Step):
     """Steps of vertices and their children that all have kernels. `steps`: each by itself."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
@@ -22,7 +21,7 @@ class Sequence(Step):
         self._calls = np.array(calls, np.int64)  # kept: its address is what is called with
         self._address, self._count = fusing.table_address(self._calls), len(calls)
         self._few = [
-            min((step.few for step in self.steps if step.space == space), default=math.inf) for space in (VERTEX, EDGE)
+            min((step.few for step in self.steps if step.space == space), default=ANY) for space in (VERTEX, EDGE)
         ]
         self._call = fusing.sequence()
 
@@ -36,6 +35,20 @@ class Sequence(Step):
         for step in self.steps:
             step.run(work, ranges)
 
+    def plan(self, work: Work) -> tuple[int, int, int, int, int]:
+        """Return what `fusing.rounds` has to know. Local."""
+        return self._address, self._count, *self._few, work.address
+
+
+def plan_of(steps: Sequence[Step], work: Work) -> tuple[int, int, int, int, int]:
+    """Return what `fusing.rounds` has to know of the steps of a round: also that there are none, or that these cannot
+    be called at once. Local."""
+    if not steps:
+        return 0, 0, ANY, ANY, 0
+    if len(steps) == 1 and isinstance(steps[0], Joined):
+        return steps[0].plan(work)
+    return 0, 0, -1, -1, 0
+
 
 def joined(steps: Iterable[Step]) -> list[Step]:
     """Return steps with those joined to sequences that follow one another and have kernels. Local."""
@@ -45,7 +58,7 @@ def joined(steps: Iterable[Step]) -> list[Step]:
         if step is not None and step.kernel is not None and step.space in (VERTEX, EDGE):
             together.append(step)
             continue
-        found += [Sequence(together)] if len(together) > 1 else together
+        found += [Joined(together)] if together else []
         together = []
         if step is not None:
             found.append(step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -32,6 +31,10 @@ class Work(Protocol):
         """Return a matrix [k, n], or if `turned` the transpose of one [n, k]."""
 
 
+ANY = 1 << 62
+"""More rows than there can be."""
+
+
 class Step:
     """One step. `space`: of its rows; `label`: for the report.
 
@@ -41,7 +44,7 @@ class Step:
     space: str
     label: str
     kernel: fusing.Kernel | None = None
-    few: float = math.inf
+    few: int = ANY
 
     def run(self, work: Work, ranges: Ranges) -> None:
         """Do it for the rows of `ranges`. Local."""

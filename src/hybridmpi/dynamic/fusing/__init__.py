@@ -4,12 +4,12 @@ A program is a list of values (read, constant, or a function of earlier ones) an
 a batch one after the other, each row read and written once, without arrays in between.
 """
 
+from hybridmpi.dynamic.fusing.calling import rounds, sequence
 from hybridmpi.dynamic.fusing.engine import (
     Kernel,
     address_of_kernel,
     compile_kernel,
     compile_product,
-    sequence,
     table_address,
 )
 from hybridmpi.dynamic.fusing.functions import FUNCTIONS
@@ -33,6 +33,7 @@ __all__ = [
     "as_text",
     "compile_kernel",
     "compile_product",
+    "rounds",
     "sequence",
     "table_address",
 ]

@@ -36,12 +36,12 @@ def compile_kernel(width: int, dtype: Any, values: tuple[Value, ...], stores: tu
     The same program gives the same kernel. Raises ValueError for one that cannot be compiled.
     """
     key = (width, np.dtype(dtype), values, stores)
-    return _compiled(key, lambda: as_text(*key))
+    return compiled(key, lambda: as_text(*key))
 
 
 def compile_product(dtype: Any, product: products.Product | products.Gradient) -> Kernel:
     """Return kernel(first, last, table), as `compile_kernel`, of a product of a few rows with a matrix. Local."""
-    return _compiled((np.dtype(dtype), product), lambda: products.as_text(dtype, product))
+    return compiled((np.dtype(dtype), product), lambda: products.as_text(dtype, product))
 
 
 def address_of_kernel(kernel: Kernel) -> int:
@@ -49,38 +49,8 @@ def address_of_kernel(kernel: Kernel) -> int:
     return ctypes.cast(kernel, ctypes.c_void_p).value
 
 
-_SEQUENCE = f"""
-define void @{NAME}(ptr %calls, i64 %count, i64 %first, i64 %last, i64 %first.edge, i64 %last.edge, ptr %table) {{
-entry:
-  br label %call
-call:
-  %i = phi i64 [ 0, %entry ], [ %next, %call ]
-  %entry.place = getelementptr [2 x i64], ptr %calls, i64 %i
-  %function = load ptr, ptr %entry.place, align 8
-  %space.place = getelementptr i64, ptr %entry.place, i64 1
-  %space = load i64, ptr %space.place, align 8
-  %vertices = icmp eq i64 %space, 0
-  %from = select i1 %vertices, i64 %first, i64 %first.edge
-  %to = select i1 %vertices, i64 %last, i64 %last.edge
-  call void %function(i64 %from, i64 %to, ptr %table)
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %count
-  br i1 %more, label %call, label %done
-done:
-  ret void
-}}
-"""
-_SEQUENCE_SIGNATURE = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)
-
-
-def sequence() -> Callable[[int, int, int, int, int, int, int], None]:
-    """Return call(calls, count, first, last, first_edge, last_edge, table), which calls kernels one after the other.
-    calls: the address of int64 [count, 2], for each kernel, at least one, its address and 0 where it goes through the
-    first range of rows, 1 where through the second. Local."""
-    return _compiled(("sequence",), lambda: _SEQUENCE, _SEQUENCE_SIGNATURE)
-
-
-def _compiled(key: tuple[Any, ...], text: Callable[[], str], signature: Any = _SIGNATURE) -> Any:
+def compiled(key: tuple[Any, ...], text: Callable[[], str], signature: Any = _SIGNATURE) -> Any:
+    """Return the function of LLVM text, written and compiled the first time that its key is asked for. Local."""
     with _lock:  # threads that prepare batches may get here too
         if key not in _kernels:
             _kernels[key] = compile_text(text(), _machine(), signature)
