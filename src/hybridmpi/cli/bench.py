@@ -10,6 +10,7 @@ BENCHMARKS = {
     "sparse": "pulls and pushes of rows, by each way they can travel",
     "aggregate": "sums over the duplicate rows of a sparse gradient, against numpy and scipy",
     "lm": "training steps of the language model, time by phase",
+    "dynamic": "training steps of models over trees that differ, by batch size; the share of scheduling",
     "overlap": "training steps with sums of dense gradients during backward and after it",
 }
 """name: one line of help. Module hybridmpi.bench.NAME has add_arguments(parser), servers(options) and
