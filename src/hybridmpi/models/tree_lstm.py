@@ -136,6 +136,7 @@ class TreeLSTM(VertexClassifier):
         width: int = 300,
         hidden: int = 150,
         cell: str = "nary",
+        dropout: float = 0.0,
         dtype: Any = np.float32,
     ) -> None:
         if cell not in CELLS:
@@ -143,11 +144,12 @@ class TreeLSTM(VertexClassifier):
         self.leaf = Leaf(width, hidden, dtype)
         self.inner = NaryInner(hidden, dtype) if cell == "nary" else SumInner(hidden, dtype)
         inner = BinaryFunction(self.inner) if cell == "nary" else SumFunction(self.inner)
-        super().__init__(words, labels, width, hidden, {"leaf": LeafFunction(self.leaf), "inner": inner}, dtype=dtype)
+        functions = {"leaf": LeafFunction(self.leaf), "inner": inner}
+        super().__init__(words, labels, width, hidden, functions, None, dropout, dtype)
 
     def multiplications(self, graphs: Graphs, words: int) -> float:
         """Return the multiplications of the functions' products, forward, in graphs with so many different words.
         Local."""
         inner = graphs.vertices - np.count_nonzero(graphs.types == graphs.type_names.index("leaf"))
         count = words * self.leaf.gates.weight.size + inner * self.inner.gates.weight.size
-        return count + graphs.edges * self.inner.forget.weight.size * isinstance(self.inner, SumInner)
+        return count + (graphs.edges * self.inner.forget.weight.size if isinstance(self.inner, SumInner) else 0)
