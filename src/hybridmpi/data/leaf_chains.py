@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from hybridmpi.data import graph_baselines
+from hybridmpi.data.labelled_graphs import LabelledGraphs
 from hybridmpi.graphs import Graphs, chains
+
+
+def as_sequences(trees: LabelledGraphs) -> LabelledGraphs:
+    """Return the words of labelled trees as chains, whose last word has the label of the root. Local."""
+    parts = leaf_chains(trees.train), leaf_chains(trees.held_out)
+    baselines = {"the most frequent class": graph_baselines.majority(*parts)}
+    return replace(trees, train=parts[0], held_out=parts[1], baselines=baselines)
 
 
 def leaf_chains(trees: Graphs) -> Graphs:

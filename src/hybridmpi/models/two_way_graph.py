@@ -1,5 +1,5 @@
-"""A model of graphs whose vertices share children: a pass from the leaves up, then one over the reversed graphs, by which
-a vertex knows its parents too (D-VAE, Zhang et al. 2019, arXiv 1904.11088, equations 5 to 7, in both directions)."""
+"""A model of graphs whose vertices share children: a pass from the leaves up, then one over the reversed graphs, by
+which a vertex knows its parents too (D-VAE, Zhang et al. 2019, arXiv 1904.11088, equations 5 to 7, both directions)."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ class TwoWayGraphModel(VertexClassifier):
         dtype: Any = np.float32,
     ) -> None:
         self.kinds = Embedding(kinds, width, dtype=dtype)
-        self.up = GatedSum({"kind": width, "word": width}, hidden, dtype)
-        self.down = GatedSum({"up": hidden}, hidden, dtype)
+        self.below = GatedSum({"kind": width, "word": width}, hidden, dtype)
+        self.above = GatedSum({"below": hidden}, hidden, dtype)
         state = {"given": hidden}
-        functions = {"node": self.up, "variable": self.up}
+        functions = {"node": self.below, "variable": self.below}
         super().__init__(words + 1, labels, width, 2 * hidden, functions, state, dropout, dtype)
-        self.passing_down = GraphPass({"node": self.down, "variable": self.down}, state)
+        self.passing_down = GraphPass({"node": self.above, "variable": self.above}, state)
 
     def hidden(self, graphs: Graphs) -> Tensor:
         """Return what each vertex knows of below and of above, [V, 2 hidden]. Local; pulls rows."""
-        up = self.passing(graphs, word=self.words_of(graphs), kind=self._rows_of(self.kinds, graphs.data["kind"])).h
-        down = self.passing_down(graphs.reversed(), up=up).h
-        return concatenate([up, down], axis=1)
+        below = self.passing(graphs, word=self.words_of(graphs), kind=self._rows_of(self.kinds, graphs.data["kind"])).h
+        above = self.passing_down(graphs.reversed(), below=below).h
+        return concatenate([below, above], axis=1)
 
     def words_of(self, graphs: Graphs) -> tuple[Tensor, np.ndarray]:
         """Return the rows of the different words of the graphs, the last one of the table for none, and each vertex'
@@ -87,15 +87,15 @@ class TwoWayGraphModel(VertexClassifier):
     def flops(self, batch: GraphsOfBatch, rows: Mapping[str, int]) -> float:
         """Return the additions and multiplications of the matrix products of `loss` and its backward, for a batch that
         takes so many different `rows` of each table. Local."""
-        return super().flops(batch, rows) + PASSES * 2.0 * rows["kinds"] * self.up.inputs[0].weight.size
+        return super().flops(batch, rows) + PASSES * 2.0 * rows["kinds"] * self.below.inputs[0].weight.size
 
     def multiplications(self, graphs: Graphs, words: int) -> float:
         """Return the multiplications of the functions' products but for kinds, forward, in graphs with so many
         different words. Local."""
-        cell = self.down
+        cell = self.above
         layers = cell.gates, cell.candidate, cell.gate, cell.mapping
         of_vertex = 2 * sum(layer.weight.size for layer in layers) + cell.inputs[0].weight.size
-        return words * self.up.inputs[1].weight.size + graphs.vertices * of_vertex
+        return words * self.below.inputs[1].weight.size + graphs.vertices * of_vertex
 
     def _rows_of(self, table: Embedding, ids: np.ndarray) -> tuple[Tensor, np.ndarray]:
         distinct, positions = table.distinct(ids)
