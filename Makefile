@@ -38,12 +38,13 @@ format: $(VENV)/installed-test  ## let ruff mend style and layout
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: $(VENV)/installed  ## measure the pieces: all-reduce, sparse exchange, aggregation, a training step, overlap
+bench: $(VENV)/installed  ## measure the pieces: all-reduce, sparse exchange, aggregation, training steps, overlap
 	@$(BIN)/hybridmpi launch -n 2 -- bench allreduce
 	@$(BIN)/hybridmpi launch -n 3 -- bench sparse
 	@$(BIN)/hybridmpi bench aggregate
 	@$(BIN)/hybridmpi launch -n 3 -- bench lm
 	@$(BIN)/hybridmpi launch -n 2 -- bench overlap
+	@$(BIN)/hybridmpi bench dynamic
 
 cuda-compile: $(VENV)/installed-test  ## add what compiles the CUDA kernels without a GPU (310 MiB), for their test
 	@$(BIN)/python -m pip install --quiet --editable '.[cuda-compile]'

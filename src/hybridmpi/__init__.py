@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hybridmpi import autograd, checkpoint, data, dynamic, graphs, models, nn, optim
+    from hybridmpi.dynamic.recursion.function import push, recursive
     from hybridmpi.sparse.cache import CacheOptions
     from hybridmpi.training.dense import DenseOptions
     from hybridmpi.training.tables import SparseOptions
@@ -35,6 +36,8 @@ _PUBLIC = {
     "models": None,
     "nn": None,
     "optim": None,
+    "push": "hybridmpi.dynamic.recursion.function",
+    "recursive": "hybridmpi.dynamic.recursion.function",
     "run": "hybridmpi.world",
 }
 

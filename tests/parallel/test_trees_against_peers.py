@@ -7,7 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from launching import ROOT
+from launching import ROOT, run_process
+
+from hybridmpi.autograd import Parameter
+from hybridmpi.bench.complete_trees import complete_trees
+from hybridmpi.graphs import from_brackets
+from hybridmpi.models.tree_fc import TreeFC
+from hybridmpi.models.tree_lstm import TreeLSTM
 
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "peers")]
 
@@ -216,3 +222,69 @@ def test_a_peer_of_trees_that_does_not_learn_is_refused(trees, cell):
 
     with pytest.raises(SystemExit, match="VALIDATION FAILED: gradient of bo"):
         tree_model.validate(Peer, found, words, SimpleNamespace(hidden=4, width=5, cell=cell))
+
+
+def test_our_program_prints_what_the_comparison_reads(tmp_path):
+    file = tmp_path / "trees.txt"
+    file.write_text(TREES * 43, encoding="utf-8")
+    small = ["--data", str(file), "--cell", "sum", "--width", "5", "--hidden", "4", "--repeats", "2"]
+    outcome = run_process(rates.ours(sys.executable, 1, [1, 4], *small), timeout=60)
+    assert outcome.code == 0, str(outcome)
+    found = json.loads(outcome.output.splitlines()[-1])
+    limit = {"max": 2.0, "version": "numpy 2"}
+    runs = {rates.OURS: [found], "torch": [peer("torch 2", b1=10, b4=10)], rates.LIMIT: [limit]}
+    summary = rates.summarise(runs, {1: 1e3, 4: 1e3}, lambda batch: {})
+    for batch in (1, 4):
+        row = summary["tables"][batch]["rows"][rates.OURS]
+        assert 0 < row["min"] <= row["median"] <= row["max"]
+    assert "load average at the end of our runs" in rates.as_text(summary)
+
+
+class Store:
+    def __init__(self, values):
+        self.values, self.rows, self.name = values, len(values), "words"
+
+    def pull(self, ids):
+        return self.values[ids]
+
+
+def give(parameter: Parameter, values):
+    parameter.initialise(np.random.default_rng(0))
+    parameter.data[...] = values
+    parameter.begin_step()
+
+
+@pytest.mark.parametrize("cell", ["nary", "sum"])
+def test_our_tree_lstm_is_the_peers(trees, cell):
+    options = SimpleNamespace(hidden=4, width=6, cell=cell)
+    (peers, words), graphs = sst.load(trees), from_brackets(TREES.splitlines(), {})
+    values = tree_model.parameters(words, options)
+    model = TreeLSTM(words, 5, 6, 4, cell)
+    model.words.store = Store(values["words"])
+    gates, forget = (values["U"], values["bu"]), (values["Uf"], values["bf"])
+    if cell == "nary":
+        gates = [np.concatenate(both) for both in zip(gates, forget, strict=True)]
+    else:
+        give(model.inner.forget.weight, forget[0]), give(model.inner.forget.bias, forget[1])
+    for layer, (weight, bias) in {
+        model.leaf.gates: (values["Wx"], values["bx"]),
+        model.inner.gates: gates,
+        model.output: (values["O"], values["bo"]),
+    }.items():
+        give(layer.weight, weight), give(layer.bias, bias)
+    loss = float(model.loss(SimpleNamespace(graphs=graphs, weight=graphs.vertices))) * graphs.vertices
+    assert loss == pytest.approx(tree_model.reference_loss(peers, values, cell), rel=1e-5)
+
+
+def test_our_tree_fc_is_the_peers():
+    options, values, leaves = small_tree_fc()
+    model, graphs = TreeFC(values["words"]), complete_trees(3, options.leaves)
+    assert (graphs.data["word"].reshape(3, -1)[:, : options.leaves] == leaves).all()
+    layer = model.layer
+    give(layer.weight, values["W"].T), give(layer.bias, values["b"])
+    loss = model.loss(SimpleNamespace(graphs=graphs, weight=3))
+    loss.backward()
+    expected, gradient = tree_fc_model.reference(leaves, values)
+    assert 3 * float(loss) == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(3 * layer.weight.grad.T, gradient["W"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(3 * layer.bias.grad, gradient["b"], rtol=1e-4, atol=1e-4)

@@ -68,6 +68,11 @@ class Tensor:
     def __float__(self) -> float:
         return float(self.data)
 
+    def __await__(self) -> Iterator[Tensor]:
+        """In a recursive function (`dynamic.recursive`): wait for the numbers and return them, a float or an array of
+        a row. No gradient flows this way."""
+        return (yield self)
+
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
 
 from hybridmpi.autograd.tensor import Tensor
 
@@ -20,6 +21,10 @@ class Traced(Tensor):
         """Write down the operation of that name with these arguments; return what stands for its result. Local."""
         raise NotImplementedError
 
+    def note_module(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Write down what a module does with these arguments; return what stands for its result. Local."""
+        return module.forward(*arguments, **options)
+
 
 def traceable(operation: Operation) -> Operation:
     """Let an operation of tensors also take `Traced` ones, alone or in a list or tuple that is its first argument."""
@@ -34,3 +39,20 @@ def traceable(operation: Operation) -> Operation:
         return operation(*arguments, **options)
 
     return traced
+
+
+class Body(Protocol):
+    """A call of a recursive function that is at work: what layers and functions used in it turn to."""
+
+    def row(self, table: Any, number: int) -> Tensor:
+        """Return a row of a table, [1, dim]."""
+
+    def push(self, rows: dict[str, Tensor], data: dict[str, Any]) -> None:
+        """Give rows to the outside."""
+
+    def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
+        """Call a recursive function; return what stands for its results."""
+
+
+body: ContextVar[Body | None] = ContextVar("hybridmpi_body", default=None)
+"""The call at work in this thread; None outside of recursive functions."""

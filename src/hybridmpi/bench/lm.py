@@ -25,7 +25,16 @@ from typing import Any, get_args
 
 import numpy as np
 
-from hybridmpi.bench.measure import at_least, require, row, server_count, significant, slowest, start_together
+from hybridmpi.bench.measure import (
+    at_least,
+    phases_ms,
+    require,
+    row,
+    server_count,
+    significant,
+    slowest,
+    start_together,
+)
 from hybridmpi.data import Batch, ZipfStreams
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.optim import Adagrad
@@ -126,7 +135,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
         rates,
         "words/s",
         n=options.batch * options.steps * ranks,
-        phases_ms=_phases(timed) | {"server busy": significant(max(busy) / len(timed) * 1e3, 3)},
+        phases_ms=phases_ms(timed) | {"server busy": significant(max(busy) / len(timed) * 1e3, 3)},
         bytes_per_step={name: round(sum(r.bytes[name] for r in timed) / len(timed)) for name in timed[0].bytes},
         loss={"first": significant(first), "last": significant(last)},
     )
@@ -148,14 +157,6 @@ def _train(trainer: Trainer, batches: Iterator[Batch], steps: int) -> list[StepR
 def _busy_seconds(trainer: Trainer) -> list[float]:
     """Return how long each owner of rows has worked so far. Collective over compute."""
     return [answer["busy_seconds"] for answer in trainer.service.call("statistics")]
-
-
-def _phases(results: list[StepResult]) -> dict[str, float]:
-    """Return the mean milliseconds of a step by phase; "other" is what no phase claims."""
-    total = sum(result.total_seconds for result in results)
-    seconds = {phase: sum(result.seconds[phase] for result in results) for phase in results[0].seconds}
-    seconds["other"] = total - sum(seconds.values())
-    return {phase: significant(spent / len(results) * 1e3, 3) for phase, spent in seconds.items()}
 
 
 def _small_model_is_right(world: World, options: argparse.Namespace) -> bool:

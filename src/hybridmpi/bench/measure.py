@@ -16,6 +16,7 @@ from typing import Any
 
 from hybridmpi.errors import HybridMPIError, RemoteError, UsageError
 from hybridmpi.roles import Servers
+from hybridmpi.training.results import StepResult
 from hybridmpi.world import World
 
 # A repetition of a fast call repeats it until about this much time has passed, so that the clock and the skew of the
@@ -89,6 +90,14 @@ def row(name: str, samples: Sequence[float], unit: str, **more: Any) -> dict[str
         "repeats": len(samples),
         **more,
     }
+
+
+def phases_ms(results: Sequence[StepResult]) -> dict[str, float]:
+    """Return the mean milliseconds of a step by phase; "other" is what no phase claims. Local."""
+    total = sum(result.total_seconds for result in results)
+    seconds = {phase: sum(result.seconds[phase] for result in results) for phase in results[0].seconds}
+    seconds["other"] = total - sum(seconds.values())
+    return {phase: significant(spent / len(results) * 1e3, 3) for phase, spent in seconds.items()}
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -91,7 +91,7 @@ class GraphPass(Module):
         if self._times is not None:
             self._times.schedule(schedule, time.perf_counter() - started)
         run.forward()
-        tensors = _recorded(run, given, plan.parameters) if plan.recording else None
+        tensors = recorded(run, given, plan.parameters) if plan.recording else None
         if tensors is None:
             run.close()
             tensors = {name: Tensor(rows) for name, rows in run.outputs.items()}
@@ -206,7 +206,7 @@ def _input(graphs: Graphs, name: str, value: Any) -> Input:
     return Input(rows, positions.astype(np.int64, copy=False))
 
 
-def _recorded(run: Run, inputs: Mapping[str, Input], parameters: list[Parameter]) -> dict[str, Tensor] | None:
+def recorded(run: Run, inputs: Mapping[str, Input], parameters: list[Parameter]) -> dict[str, Tensor] | None:
     """Return the outputs as tensors; None if no gradient can come from them.
 
     All of them hang on one tensor without elements, made before them: so its turn in backward comes when all their

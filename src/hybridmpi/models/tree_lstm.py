@@ -126,7 +126,7 @@ class TreeLSTM(VertexClassifier):
     """Tells the label of every vertex of a tree of types "leaf" and "inner".
 
     Tables: `words` [words, width]. `leaf` and `inner` are the modules. cell: "nary" for at most two children, in slots
-    0 and 1 (others are not read), "sum" for any number. Raises UsageError for another cell.
+    0 and 1, "sum" for any number. Raises UsageError for another cell.
     """
 
     def __init__(
@@ -150,6 +150,8 @@ class TreeLSTM(VertexClassifier):
     def multiplications(self, graphs: Graphs, words: int) -> float:
         """Return the multiplications of the functions' products, forward, in graphs with so many different words.
         Local."""
-        inner = graphs.vertices - np.count_nonzero(graphs.types == graphs.type_names.index("leaf"))
-        count = words * self.leaf.gates.weight.size + inner * self.inner.gates.weight.size
-        return count + (graphs.edges * self.inner.forget.weight.size if isinstance(self.inner, SumInner) else 0)
+        leaves = np.count_nonzero(graphs.types == graphs.type_names.index("leaf"))
+        inner = (graphs.vertices - leaves) * self.inner.gates.weight.size
+        if isinstance(self.inner, SumInner):
+            inner += graphs.edges * self.inner.forget.weight.size
+        return inner + words * self.leaf.gates.weight.size

@@ -10,6 +10,7 @@ from hybridmpi import kernels
 from hybridmpi.arrays import namespace
 from hybridmpi.autograd import Tensor, gather_rows, is_recording, pulled_rows
 from hybridmpi.autograd.initial import Initial, check_initial
+from hybridmpi.autograd.tracing import body
 from hybridmpi.errors import UsageError
 from hybridmpi.nn.module import Module
 from hybridmpi.sparse.rows import SparseRows, check_ids
@@ -60,8 +61,12 @@ class Embedding(Module):
     def forward(self, ids: Any) -> Tensor:
         """Return the rows of `ids`, integers of any shape: a tensor [*ids.shape, dim]. Local; pulls from the store.
 
-        Raises SparseIndexError for an id outside [0, rows), UsageError without a store.
+        In a recursive function `ids` is one number, and the result [1, dim]. Raises SparseIndexError for an id outside
+        [0, rows), UsageError without a store.
         """
+        at_work = body.get()
+        if at_work is not None:
+            return at_work.row(self, ids)
         distinct, positions = self.distinct(ids)
         return gather_rows(self.rows_of(distinct), positions)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hybridmpi.autograd import Parameter
 from hybridmpi.autograd.initial import generator_for
+from hybridmpi.autograd.tracing import Traced
 
 if TYPE_CHECKING:
     from hybridmpi.nn.embedding import Embedding
@@ -64,6 +65,9 @@ class Module:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Compute: what subclasses write as `forward`."""
+        for argument in arguments:
+            if isinstance(argument, Traced):
+                return argument.note_module(self, arguments, options)
         return self.forward(*arguments, **options)
 
     def _named(self) -> list[tuple[str, Any]]:

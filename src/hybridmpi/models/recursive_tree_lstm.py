@@ -1,0 +1,74 @@
+"""The Tree-LSTM as a recursive function: modules and parameters of tree_lstm.py, the structure in Python's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hybridmpi import autograd
+from hybridmpi.autograd import Tensor, no_grad
+from hybridmpi.dynamic import push, recursive
+from hybridmpi.errors import UsageError
+from hybridmpi.graphs import Graphs, Node, root_nodes
+from hybridmpi.models.tree_lstm import CELLS, Leaf, NaryInner, State, SumInner
+from hybridmpi.models.vertex_classifier import GraphsOfBatch
+from hybridmpi.nn import Embedding, Linear, Module, cross_entropy
+
+
+class RecursiveTreeLSTM(Module):
+    """Tells the label of every vertex of a binary tree: equal to `tree_lstm.TreeLSTM` of these parameters.
+
+    Tables: `words` [words, width]. cell: "nary" or "sum". Batches are of graphs that `lower` has made. Raises
+    UsageError for another cell.
+    """
+
+    def __init__(
+        self,
+        words: int,
+        labels: int,
+        width: int = 300,
+        hidden: int = 150,
+        cell: str = "nary",
+        dtype: Any = np.float32,
+    ) -> None:
+        if cell not in CELLS:
+            raise UsageError(f"RecursiveTreeLSTM: cell {cell!r}: expected {' or '.join(map(repr, CELLS))}")
+        self.words = Embedding(words, width, dtype=dtype)
+        self.leaf = Leaf(width, hidden, dtype)
+        self.inner = NaryInner(hidden, dtype) if cell == "nary" else SumInner(hidden, dtype)
+        self.output = Linear(hidden, labels, dtype=dtype)
+        self.nothing = Tensor(np.zeros((1, hidden), dtype))
+
+    @recursive
+    def encode(self, node: Node) -> State:
+        """Return (h, c) of a vertex."""
+        if node.word >= 0:
+            h, c = self.leaf(self.words(node.word))
+        else:
+            h, c = self.inner(*self.state_of(node.child(0)), *self.state_of(node.child(1)))
+        push(h=h, label=node.label)
+        return h, c
+
+    def state_of(self, child: Node | None) -> State:
+        """Return (h, c) of a child, zeros for one that is missing."""
+        return (self.nothing, self.nothing) if child is None else self.encode(child)
+
+    def lower(self, graphs: Graphs) -> Graphs:
+        """Return binary trees as `loss` and `evaluate` want them: the function runs here, once. Local."""
+        return self.encode.lower(root_nodes(graphs))
+
+    def loss(self, batch: GraphsOfBatch) -> Tensor:
+        """Return the mean cross-entropy of the labelled vertices. Local; pulls rows."""
+        outputs = self.encode.over(batch.graphs)
+        hidden, labels = outputs.h, outputs.label
+        if batch.weight < len(labels):
+            labelled = np.flatnonzero(labels >= 0)
+            hidden, labels = autograd.gather_rows(hidden, labelled), labels[labelled]
+        return cross_entropy(self.output(hidden), labels)
+
+    def evaluate(self, batch: GraphsOfBatch) -> np.ndarray:
+        """Return the logits of all vertices as an array [V, labels], graph by graph; remembers nothing. Local; pulls
+        rows."""
+        with no_grad():
+            return self.output(self.encode.over(batch.graphs).h).data
