@@ -72,6 +72,9 @@ def clone(tmp_path_factory):
     words = ["the", "a", "row", "rank", "table", "sends", "takes", "holds", "every", "server", "\n"]
     text = (words[i * i % 101 % len(words)] for i in range(3000))
     (folder / "my.txt").write_text(" ".join(text), encoding="utf-8")
+    for name, count in (("train.txt", 70), ("dev.txt", 5)):
+        lines = (f"(3 (2 It) (3 (2 {words[n % 10]}) (4 good)))\n" for n in range(count))
+        (folder / name).write_text("".join(lines), encoding="utf-8")
     (folder / "bigram.py").write_text(*blocks("python"), encoding="utf-8")
     run(folder, "hybridmpi launch -n 3 -- train jobs/lm.toml")
     return folder

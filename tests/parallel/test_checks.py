@@ -120,3 +120,8 @@ def test_translation(ranks):
 
 def test_a_translation_job_learns():
     run_checks("checks_translation", 2, "check_the_job_learns")
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_trees(ranks):
+    run_checks("checks_trees", ranks)

@@ -104,6 +104,28 @@ def test_batches_give_what_single_vertices_give(batch, seed, moves):
             np.testing.assert_allclose(found[name], array, rtol=0, atol=tolerance * scale, err_msg=name)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_rounds_of_few_and_of_many_rows_give_what_single_vertices_give(fused):
+    # A chain of 3 above two leaves each, and 70 times a vertex above three: rounds of 1 and of 70 rows, children 210.
+    types, child_starts, below, slots = [], [0], [], []
+    for count in (3, *(1,) * 70):
+        for place in range(count):
+            kind = (place + count) % 2
+            types += [1 - kind] * 3 + [kind]
+            first = len(types) - 4
+            under = [first, first + 1, first - 1 if place else first + 2]
+            child_starts += [len(below)] * 3 + [len(below) + 3]
+            below, slots = below + under, [*slots, 0, 1, 2]
+    batch = Graphs([0, len(types)], types, child_starts, below, slots, ("a", "b"))
+    positions = np.arange(batch.vertices) % 90
+    expected = results(batch, positions, np.float64, 90, policy="serial")
+    for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 3e-4)):
+        found = results(batch, positions, dtype, 90, batching=Batching(fused=fused))
+        for name, array in expected.items():
+            scale = 1 + np.abs(array).max(initial=0)
+            np.testing.assert_allclose(found[name], array, rtol=0, atol=tolerance * scale, err_msg=name)
+
+
 def test_gradients_are_finite_differences():
     types, child_starts = [1, 0, 1, 0, 1, 0], [0, 0, 1, 3, 5, 8, 8]
     below, slots = [0, 0, 1, 1, 1, 0, 2, 3], [0, 0, 1, 0, 2, 0, 1, 2]

@@ -29,7 +29,7 @@ def at_leaves(graphs):
 
 
 def model_of(cell, dtype=np.float64):
-    model = TreeLSTM(WORDS, LABELS, WIDTH, HIDDEN, cell, dtype)
+    model = TreeLSTM(WORDS, LABELS, WIDTH, HIDDEN, cell, dtype=dtype)
     model.initialise(2)
     model.words.store = MemoryStore(np.random.default_rng(3).standard_normal((WORDS, WIDTH)).astype(dtype), "words")
     return model

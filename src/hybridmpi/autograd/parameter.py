@@ -145,6 +145,13 @@ class Parameter(Tensor):
             product(left, right, out=place)
             self._written = True
 
+    def take_place(self) -> tuple[Any, bool]:
+        """Return where the gradient lies, and whether it is to be added to there or written: the caller does it at
+        once. Local."""
+        place, written = self._place(), self._written
+        self._written = True
+        return place, written
+
     def _place(self) -> Any:
         if self._grad is None:
             self._grad = namespace(self.data).empty_like(self.data)

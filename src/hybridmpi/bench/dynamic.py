@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi.bench.dynamic_work import FEW, MODELS, Work, work_of
+from hybridmpi.bench.dynamic_work import FEW, FORMS, MODELS, Work, work_of
 from hybridmpi.bench.measure import (
     at_least,
     phases_ms,
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--width", type=count, default=300, help="of a word's vector in tree-lstm (default %(default)s)"
     )
     parser.add_argument("--leaves", type=at_least(2), default=256, help="of a tree in tree-fc (default %(default)s)")
-    parser.add_argument("--form", choices=("vertex",), default="vertex", help="of the model (default %(default)s)")
+    parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="of the model (default %(default)s)")
     parser.add_argument("--threads", type=count, default=1, help="of BLAS, on each rank (default %(default)s)")
     parser.add_argument("--repeats", type=count, default=7, help="timed repetitions (default %(default)s)")
     parser.add_argument("--no-eager", action="store_true", help="nothing before the rounds")
@@ -90,7 +90,7 @@ def servers(options: argparse.Namespace) -> Servers:
 def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return (parameters, rows). Collective over compute. Raises HybridMPIError when a result is wrong, UsageError or
     DataError for trees that are missing."""
-    _limit_threads(options.threads)
+    limit_threads(options.threads)
     work = work_of(options)
     for batch in options.batch:
         if work.trees(batch) > len(work.graphs):
@@ -105,7 +105,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     return params | {"without": ", ".join(off) or "nothing"}, results
 
 
-def _limit_threads(threads: int) -> None:
+def limit_threads(threads: int) -> None:
     """Let BLAS of this process have so many threads, and no others."""
     from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -118,13 +118,12 @@ def _limit_threads(threads: int) -> None:
 def _is_right(world: World, work: Work) -> bool:
     """Take one step on all ranks, and again on rank 0 alone in float64, one vertex after the other; return whether loss
     and gradients, which are what the steps subtracted, are alike (True elsewhere)."""
-    few = work.graphs.select(np.arange(FEW))
+    few, model = work.graphs.select(np.arange(FEW)), work.model(np.float32)
     rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
-    loss, gradients = _one_step(world, work.model(np.float32), GraphBatches(few, FEW, 0, rank, ranks))
+    loss, gradients = _one_step(world, model, GraphBatches(work.ready(model, few), FEW, 0, rank, ranks))
     if rank:
         return True
-    oracle = work.model(np.float64)
-    oracle.passing.policy = "serial"
+    oracle = work.oracle()
     with World(0, world.mpi.COMM_SELF) as alone:
         expected_loss, expected = _one_step(alone, oracle, GraphBatches(few, FEW, 0))
     return abs(loss - expected_loss) < 1e-4 * expected_loss and all(
@@ -154,9 +153,9 @@ def _values(trainer: Trainer) -> dict[str, np.ndarray]:
 
 def _rows(world: World, work: Work, batch: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Train with one batch size; return the rate, and the share of scheduling."""
-    graphs = work.graphs.select(np.arange(work.trees(batch)))
-    batches = GraphBatches(graphs, batch, 0, world.compute.Get_rank(), world.compute.Get_size())
     model = work.model(np.float32)
+    graphs = work.ready(model, work.graphs.select(np.arange(work.trees(batch))))
+    batches = GraphBatches(graphs, batch, 0, world.compute.Get_rank(), world.compute.Get_size())
     labels = np.count_nonzero(graphs.data["label"] >= 0)
     trainer = Trainer(world, model, SGD(work.rate * labels / batches.batches_per_epoch))
     results: list[StepResult] = []
@@ -177,7 +176,7 @@ def _rows(world: World, work: Work, batch: int, options: argparse.Namespace) -> 
     step = float(np.median(samples)) / steps
     timed, scheduling, report = results[steps:], [], None
     for _ in range(SCHEDULING_REPEATS):
-        report = model.passing.report(repetition)
+        report = work.report(model, repetition)
         scheduling.append(100 * slowest(world, report.times.scheduling / max(report.times.passes, 1)) / step)
     first, last = (sum(step.loss * step.examples for step in part) for part in (results[:steps], results[-steps:]))
     require(world, last < first, f"batch {batch}: the loss did not fall: {first} to {last}")

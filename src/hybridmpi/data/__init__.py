@@ -6,6 +6,7 @@ from hybridmpi.data.corpus import Corpus, load
 from hybridmpi.data.generated_clicks import GeneratedClicks
 from hybridmpi.data.graph_batches import GraphBatch, GraphBatches, deal, held_out_graph_batches
 from hybridmpi.data.labelled_graphs import LabelledGraphs
+from hybridmpi.data.leaf_chains import as_sequences, leaf_chains
 from hybridmpi.data.open_bandit import OpenBandit
 from hybridmpi.data.pair_batches import PairBatch, PairBatches, held_out_pair_batches
 from hybridmpi.data.parallel import ParallelText, load_parallel
@@ -38,6 +39,7 @@ __all__ = [
     "Streams",
     "Vocabulary",
     "ZipfStreams",
+    "as_sequences",
     "bleu",
     "bleu_counts",
     "block",
@@ -46,6 +48,7 @@ __all__ = [
     "held_out_graph_batches",
     "held_out_pair_batches",
     "held_out_streams",
+    "leaf_chains",
     "load",
     "load_parallel",
     "load_syntax_trees",

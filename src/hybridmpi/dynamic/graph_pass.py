@@ -17,10 +17,11 @@ from hybridmpi.dynamic.phases import Batching
 from hybridmpi.dynamic.program import Program
 from hybridmpi.dynamic.report import Report, Times
 from hybridmpi.dynamic.rewrite import sink_slices
-from hybridmpi.dynamic.run import Input, Run
+from hybridmpi.dynamic.run import Run
 from hybridmpi.dynamic.schedule import Schedule, Wanted
 from hybridmpi.dynamic.serial import run_serially
 from hybridmpi.dynamic.vertex import StateUnknownError, TracedVertex, VertexFunction
+from hybridmpi.dynamic.work import Input
 from hybridmpi.errors import UsageError
 from hybridmpi.graphs import Graphs
 from hybridmpi.nn import Module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,13 @@ _ALIGNED = 64  # bytes: a cache line, and the widest vector register
 
 
 class Block:
-    """Memory of one pass, from which arrays are cut one after the other. Local."""
+    """Memory of one pass, of which places are taken one after the other. Local."""
 
     def __init__(self, nbytes: int) -> None:
         memory = np.empty(nbytes + _ALIGNED, np.uint8)
         first = -address_of(memory) % _ALIGNED
         self._memory = memory[first : first + nbytes]
+        self.address = address_of(memory) + first
         self._next = 0
 
     def __len__(self) -> int:
@@ -26,11 +27,15 @@ class Block:
         """Take all of it back."""
         self._next = 0
 
-    def array(self, rows: int, width: int, dtype: np.dtype) -> np.ndarray:
-        """Return an array [rows, width] with whatever values."""
-        first, nbytes = self._next, rows * width * dtype.itemsize
-        self._next = first + size_of(rows, width, dtype)
-        return self._memory[first : first + nbytes].view(dtype).reshape(rows, width)
+    def take(self, nbytes: int) -> int:
+        """Return the first byte of a place of so many, a multiple of 64."""
+        first = self._next
+        self._next += nbytes
+        return first
+
+    def view(self, first: int, rows: int, width: int, dtype: np.dtype) -> np.ndarray:
+        """Return what begins at a byte as an array [rows, width] with whatever values."""
+        return self._memory[first : first + rows * width * dtype.itemsize].view(dtype).reshape(rows, width)
 
 
 class Pool:
@@ -52,11 +57,17 @@ class Pool:
         self._free.append(block)
 
 
-def size_of(rows: int, width: int, dtype: np.dtype) -> int:
-    """Return the bytes that an array [rows, width] takes of a block. Local."""
-    return math.ceil(rows * width * dtype.itemsize / _ALIGNED) * _ALIGNED
+def size_of(nbytes: int) -> int:
+    """Return the bytes that so many take of a block. Local."""
+    return (nbytes + _ALIGNED - 1) // _ALIGNED * _ALIGNED
 
 
 def address_of(array: Any) -> int:
     """Return the address of an array's first element. Local."""
-    return array.__array_interface__["data"][0]
+    try:
+        return _address(_first_byte(array))  # takes a tenth of the time of the ways that numpy offers
+    except (BufferError, TypeError, ValueError):  # read-only, not contiguous, or empty
+        return array.__array_interface__["data"][0]
+
+
+_address, _first_byte = ctypes.addressof, ctypes.c_char.from_buffer

@@ -15,9 +15,10 @@ from hybridmpi.dynamic.layout import Layout
 from hybridmpi.dynamic.nodes import CONSTANT, EDGE, INPUT, VERTEX, Node
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Buffer:
-    """Rows of `width` elements. `kind` and `key` say of what, see `Places`; `space`: what there is a row for."""
+    """Rows of `width` elements. `kind` and `key` say of what, see `Places`; `space`: what there is a row for. Those of
+    one type are made by `Places.buffer`, no two alike: they are looked up too often to be compared field by field."""
 
     kind: str
     key: Any
@@ -44,7 +45,7 @@ class Places:
     Kinds of buffers: "state" and "state gradient" of a key of the layout, of all types; "own state" and "own state
     gradient", the same from the type's first row on, with all that a vertex scatters in one row; "input" and "input
     gradient", by row of the external input; "rows", the rows of an input that the type uses; "output" and "output
-    gradient"; "constant", one row; "own", of a node.
+    gradient"; "constant", one row; "matrix" and "gradient", of a parameter as it lies; "own", of a node.
     Kinds of indices, an array each: ("slot", k), the row of state of each vertex' child; ("child",), of each of the
     children; ("parent",), the vertex of each child; ("row", input) and ("edge row", input), the place of a vertex' (its
     child's) row among those that the type uses, or in the input; ("used", input), these rows in the input;
@@ -55,6 +56,11 @@ class Places:
         """layout: of state. inputs: their widths."""
         self._layout, self._inputs = layout, inputs
         self._places: dict[Node, Place] = {}
+        self._buffers: dict[tuple[Any, ...], Buffer] = {}
+
+    def buffer(self, kind: str, key: Any, space: str, width: int) -> Buffer:
+        """Return the buffer of these. Local."""
+        return self._buffers.setdefault((kind, key, space, width), Buffer(kind, key, space, width))
 
     def of(self, node: Node) -> Place:
         """Return where to read a node. Local."""
@@ -65,26 +71,26 @@ class Places:
 
     def give(self, node: Node, place: Place | None = None) -> Place:
         """Let a node be computed into `place`, or a buffer of its own. Local."""
-        place = place or Place(Buffer("own", node.number, node.space, node.width), 0)
+        place = place or Place(self.buffer("own", node.number, node.space, node.width), 0)
         return self._places.setdefault(node, place)
 
     def own_state(self, kind: str, name: Any) -> Place:
         """Return the place of what a vertex scatters under a name, in a kind of state. Local."""
         key, width, column = self._layout.own(name)
-        return Place(Buffer(kind, key, VERTEX, width), column)
+        return Place(self.buffer(kind, key, VERTEX, width), column)
 
     def state(self, kind: str, name: Any, index: tuple[Any, ...]) -> Place:
         """Return the place of what others have scattered under a name, in a kind of state. Local."""
         key, width, column = self._layout.read(name)
-        return Place(Buffer(kind, key, VERTEX, width), column, index)
+        return Place(self.buffer(kind, key, VERTEX, width), column, index)
 
     def input(self, kind: str, name: str, index: tuple[str, ...] | None = None) -> Place:
         """Return the place of an external input's rows. Local."""
-        return Place(Buffer(kind, name, INPUT + name, self._inputs[name]), 0, index)
+        return Place(self.buffer(kind, name, INPUT + name, self._inputs[name]), 0, index)
 
     def output(self, kind: str, name: str, width: int) -> Place:
         """Return the place of an external output's rows. Local."""
-        return Place(Buffer(kind, name, VERTEX, width), 0, ("output", name))
+        return Place(self.buffer(kind, name, VERTEX, width), 0, ("output", name))
 
     def _source(self, node: Node) -> Place:
         name = node.name
@@ -102,7 +108,7 @@ class Places:
         if name == "slice":
             return self.of(node.inputs[0]).at(node.attributes[0])
         if node.space == CONSTANT:
-            return Place(Buffer("constant", node, CONSTANT, node.width), 0)
+            return Place(self.buffer("constant", node, CONSTANT, node.width), 0)
         if name == "reshape":
             return self.of(node.inputs[0])
         if name == "expand":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,21 +10,15 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.dynamic import fusing
+from hybridmpi.dynamic.constants import Constants
 from hybridmpi.dynamic.layout import Layout
 from hybridmpi.dynamic.nodes import CONSTANT, EDGE, ELEMENTWISE, INPUT, SINKS, VERTEX, Node, Trace
 from hybridmpi.dynamic.phases import AFTER, BEFORE, ROUND, Batching, phases_of
 from hybridmpi.dynamic.places import Buffer, Place, Places
+from hybridmpi.dynamic.products import ParameterProduct, ParameterSum, Product
 from hybridmpi.dynamic.schedule import Wanted
-from hybridmpi.dynamic.steps import (
-    Clear,
-    Kernel,
-    Operations,
-    ParameterProduct,
-    ParameterSum,
-    Product,
-    RowFunction,
-    Step,
-)
+from hybridmpi.dynamic.sequence import joined
+from hybridmpi.dynamic.steps import Clear, Kernel, Operations, RowFunction, Step
 
 Steps = dict[str, list[Step]]
 
@@ -40,9 +35,10 @@ _STORED = frozenset(("scatter", "push", "outflow", "pull_gradient", "total", "co
 class Program:
     """What the vertices of one type do: `forward` and `backward`, the steps of each phase.
 
-    buffers: what must be there before forward runs (or, of backward's own, before backward). indices: the arrays of row
-    numbers that are used. table: buffers and indices by the number that kernels know them by. parameters: those that
-    get a gradient, in the order in which backward is done with them.
+    own, others: what must be there before forward runs and, of backward's own, before backward: buffers with memory of
+    the type's own, and such as others have made, each with its number. indices: the arrays of row numbers that are
+    used. table: buffers and indices by the number that kernels know them by. constants: parameters as they are used.
+    parameters: those that get a gradient, in the order in which backward is done with them.
     """
 
     def __init__(
@@ -57,7 +53,7 @@ class Program:
     ) -> None:
         self.trace, self.dtype, self.batching, self.rows = trace, dtype, batching, rows
         self.table: dict[Any, int] = {}
-        self.buffers: tuple[set[Buffer], set[Buffer]] = (set(), set())
+        self.constants = Constants()
         self.indices: set[tuple[str, ...]] = set()
         self.layout = layout
         self._places = Places(layout, inputs)
@@ -70,16 +66,24 @@ class Program:
                 self._users.setdefault(operand, []).append(node)
         self._phases = phases_of(forward, frozenset(("gather", "child")), frozenset(("scatter",)), BEFORE, batching)
         self._phases |= phases_of(backward, frozenset(("inflow",)), frozenset(("outflow",)), AFTER, batching)
-        self.forward = self._steps(forward, self.buffers[0])
-        self.backward = self._steps(backward, self.buffers[1])
-        self.buffers[1].difference_update(self.buffers[0])
+        # In order: all ranks, and all runs, are to lay their memory out alike.
+        buffers: tuple[dict[Buffer, int], dict[Buffer, int]] = ({}, {})
+        self.forward = self._steps(forward, buffers[0])
+        self.backward = self._steps(backward, buffers[1])
+        self.own: list[list[tuple[Buffer, int]]] = [[], []]
+        self.others: list[list[tuple[Buffer, int]]] = [[], []]
+        self.part_of: dict[Buffer, int] = {}
+        for part, used_then in enumerate(buffers):
+            for buffer, number in used_then.items():
+                if self.part_of.setdefault(buffer, part) == part:
+                    (self.own if buffer.kind in ("own", "rows") else self.others)[part].append((buffer, number))
         slots = frozenset(node.attributes[0] for node in forward if node.name == "gather")
         self.wanted = Wanted(slots, any(node.name == "child" for node in forward))
         self.pulls = {node.attributes[0] for node in forward if node.name == "pull"}
         self.pushes = {node.attributes[0]: node.width for node in forward if node.name == "push"}
         self.products = {
             phase: [
-                step.parameter
+                step
                 for steps in (self.forward, self.backward)
                 for step in steps[phase]
                 if isinstance(step, Product) and step.turned
@@ -87,6 +91,9 @@ class Program:
             for phase in (BEFORE, ROUND, AFTER)
         }
         self.parameters = self._parameters()
+        for steps in (self.forward, self.backward):
+            for phase in steps:
+                steps[phase] = joined(steps[phase])
 
     def _parameters(self) -> list[Any]:
         """Return the parameters that backward gives a gradient, those that it is done with first before the others."""
@@ -98,7 +105,7 @@ class Program:
                     found[id(step.parameter)] = step.parameter
         return list(found.values())
 
-    def _steps(self, nodes: Sequence[Node], buffers: set[Buffer]) -> Steps:
+    def _steps(self, nodes: Sequence[Node], buffers: dict[Buffer, int]) -> Steps:
         """Return the steps of the nodes of forward, or of backward, by phase."""
         depths = self._depths(nodes)
         groups: dict[tuple[Any, ...], list[Node]] = {}
@@ -118,7 +125,7 @@ class Program:
                 place = self._places.give(node)
                 # Rows of inputs have no rounds: they are cleared when backward begins.
                 phase = self._phases[node.inputs[0]] if node.space == VERTEX else BEFORE
-                steps[phase].append(Clear(node, self._used(place, buffers)))
+                steps[phase].append(self._clear(node, self._used(place, buffers)))
         for key in sorted(groups, key=lambda key: key[1:3]):
             make = self._group if key[2] == 0 else self._single
             steps[key[0]].append(make(groups[key], buffers))
@@ -142,27 +149,74 @@ class Program:
             depths[node] = depth
         return depths
 
-    def _used(self, place: Place, buffers: set[Buffer]) -> Place:
+    def _used(self, place: Place, buffers: dict[Buffer, int]) -> Place:
         """Note that a place is used."""
-        buffers.add(place.buffer)
+        buffers[place.buffer] = self._number(place.buffer)
         if place.index is not None:
             self.indices.add(place.index)
+            self._number(place.index)
         return place
 
-    def _read(self, node: Node, buffers: set[Buffer]) -> Place:
+    def _read(self, node: Node, buffers: dict[Buffer, int]) -> Place:
         return self._used(self._places.of(node), buffers)
 
-    def _single(self, nodes: list[Node], buffers: set[Buffer]) -> Step:
+    def _single(self, nodes: list[Node], buffers: dict[Buffer, int]) -> Step:
         (node,) = nodes
         operand = self._read(node.inputs[0], buffers)
         if node.name == "parameter_product":
-            return ParameterProduct(node, operand, self._read(node.inputs[1], buffers))
+            return self._parameter_product(node, operand, self._read(node.inputs[1], buffers))
         if node.name == "parameter_sum":
-            return ParameterSum(node, operand)
+            return self._parameter_sum(node, operand)
         out = self._used(self._places.give(node), buffers)
-        return Product(node, operand, out) if node.name == "product" else RowFunction(node, operand, out)
+        return self._product(node, operand, out, buffers) if node.name == "product" else RowFunction(node, operand, out)
 
-    def _group(self, nodes: list[Node], buffers: set[Buffer]) -> Step:
+    def _product(self, node: Node, x: Place, out: Place, buffers: dict[Buffer, int]) -> Step:
+        operand, matrix = node.inputs
+        kernel = None
+        if self.batching.fused and node.width == node.shape[-1] and x.index is None:
+            (parameter,) = matrix.attributes
+            values = self._used(Place(self._places.buffer("matrix", parameter, CONSTANT, matrix.shape[1]), 0), buffers)
+            places = [self._matrix(place) for place in (x, values, out)]
+            product = fusing.Product(*places, operand.width, node.width, node.attributes[0])
+            kernel = fusing.compile_product(self.dtype, product)
+        return Product(node, x, out, kernel)
+
+    def _parameter_product(self, node: Node, a: Place, b: Place) -> Step:
+        (parameter,) = node.attributes
+        target = Place(self._places.buffer("gradient", parameter, CONSTANT, node.shape[1]), 0)
+        kernels = None
+        if self.batching.fused and all(operand.width == operand.shape[-1] for operand in node.inputs):
+            places = [self._matrix(place) for place in (a, b, target)]
+            kernels = tuple(
+                fusing.compile_product(self.dtype, fusing.Gradient(*places, *node.shape, add)) for add in (False, True)
+            )
+        return ParameterProduct(node, a, b, self._number(target.buffer), kernels)
+
+    def _parameter_sum(self, node: Node, x: Place) -> Step:
+        width = node.inputs[0].width
+        parameter, shapes, _ = node.attributes
+        target = Place(self._places.buffer("gradient", parameter, CONSTANT, width), 0)
+        adding = None
+        if self.batching.fused and all(math.prod(shape) == width for shape in shapes):
+            adding = self._kernel(
+                width, [fusing.Load(self._operand(x))], [fusing.Store(0, self._operand(target), True)]
+            )
+        return ParameterSum(node, x, self._number(target.buffer), adding)
+
+    def _clear(self, node: Node, place: Place) -> Step:
+        if not self.batching.fused:
+            return Clear(node, place)
+        store = fusing.Store(0, self._operand(place))
+        return Kernel(node.space, "clear", self._kernel(place.buffer.width, [fusing.Number(0.0)], [store]))
+
+    def _kernel(self, width: int, values: Sequence[fusing.Value], stores: Sequence[fusing.Store]) -> fusing.Kernel:
+        return fusing.compile_kernel(width, self.dtype, tuple(values), tuple(stores))
+
+    def _matrix(self, place: Place) -> fusing.Matrix:
+        """Return a place in the terms of kernels of products."""
+        return fusing.Matrix(self._number(place.buffer), place.buffer.width, place.column)
+
+    def _group(self, nodes: list[Node], buffers: dict[Buffer, int]) -> Step:
         """Return the step of operations element by element that are computed together."""
         inside = set(nodes)
         stores: list[tuple[Node, Place, bool]] = []
@@ -196,8 +250,8 @@ class Program:
                     values.append(fusing.Number(operand.attributes[0]))
             numbers[node] = len(values)
             values.append(fusing.Apply(node.name, tuple(numbers[operand] for operand in node.inputs)))
-        stored = tuple(fusing.Store(numbers[node], self._operand(place), add) for node, place, add in stores)
-        return Kernel(space, label, fusing.compile_kernel(nodes[0].width, self.dtype, tuple(values), stored))
+        stored = [fusing.Store(numbers[node], self._operand(place), add) for node, place, add in stores]
+        return Kernel(space, label, self._kernel(nodes[0].width, values, stored))
 
     def _kept(self, places: list[tuple[Place, bool]]) -> bool:
         return any(not add and place.index is None for place, add in places)

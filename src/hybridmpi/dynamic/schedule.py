@@ -7,6 +7,7 @@ those of one round a slice of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -40,7 +41,8 @@ class Schedule:
     """The rounds of a batch of graphs.
 
     vertices int64 [V]: the vertex of each row; offsets: the first row of each type, and V; edge_offsets: likewise of
-    children; batches: what runs together, in order. `missing` is the row that stands for a child that is not there.
+    children; table int64 [batches, 5]: the fields of each `Batch`, of those that run together, in order. `missing` is
+    the row that stands for a child that is not there.
     """
 
     def __init__(self, graphs: Graphs, wanted: Sequence[Wanted]) -> None:
@@ -68,16 +70,12 @@ class Schedule:
             self._child_rows, self._parents = _edges(
                 self.vertices, rows, graphs.child_starts, graphs.children, np.array(self.offsets), types
             )
-        bounds, edges = starts.tolist(), edge_starts
-        self.batches = []
-        for height in range(rounds):
-            for number in range(types):
-                first, last = bounds[number * rounds + height], bounds[number * rounds + height + 1]
-                if first < last:
-                    start, edge = self.offsets[number], self.edge_offsets[number]
-                    self.batches.append(
-                        Batch(number, first - start, last - start, int(edges[first]) - edge, int(edges[last]) - edge)
-                    )
+        self.table = _batches(starts, edge_starts, np.array(self.offsets), np.array(self.edge_offsets), rounds)
+
+    @property
+    def batches(self) -> list[Batch]:
+        """What runs together, in order."""
+        return list(itertools.starmap(Batch, self.table.tolist()))
 
     def index(self, number: int, key: tuple[Any, ...]) -> np.ndarray:
         """Return an array of row numbers of a type: ("slot", k), ("child",), ("parent",). Local."""
@@ -152,3 +150,20 @@ def _edges(vertices, rows, child_starts, children, offsets, type_count):
                 parents[place] = row - offsets[number]
                 place += 1
     return child_rows, parents
+
+
+@cpu_kernel
+def _batches(starts, edge_starts, offsets, edge_offsets, rounds):
+    """Return the batches [*, 5] in order: by round, then by type."""
+    types = offsets.shape[0] - 1
+    found, count = np.empty((types * rounds, 5), np.int64), 0
+    for height in range(rounds):
+        for number in range(types):
+            first, last = starts[number * rounds + height], starts[number * rounds + height + 1]
+            if first < last:
+                found[count, 0] = number
+                found[count, 1], found[count, 2] = first - offsets[number], last - offsets[number]
+                found[count, 3] = edge_starts[first] - edge_offsets[number]
+                found[count, 4] = edge_starts[last] - edge_offsets[number]
+                count += 1
+    return found[:count]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from hybridmpi.autograd import Tensor
-from hybridmpi.autograd.elementwise import unbroadcast
+from hybridmpi.dynamic import fusing
 from hybridmpi.dynamic.nodes import CONSTANT, Node
 from hybridmpi.dynamic.places import Buffer, Place
 
@@ -18,22 +17,34 @@ Ranges = Mapping[str, tuple[int, int]]
 
 
 class Work(Protocol):
-    """The memory of one pass for one vertex type: arrays of buffers [rows, width] and of indices, and the addresses of
-    those that kernels know by number."""
+    """The memory of one pass for one vertex type: arrays of buffers [rows, width] and of indices, and the address of a
+    table of the addresses of those that kernels know by number."""
 
     arrays: Mapping[Buffer, Any]
     indices: Mapping[tuple[str, ...], Any]
     address: int
 
+    def point(self, number: int, array: Any) -> None:
+        """Write the address of an array into the table."""
+
     def matrix(self, parameter: Tensor, turned: bool) -> Any:
         """Return a matrix [k, n], or if `turned` the transpose of one [n, k]."""
 
 
+ANY = 1 << 62
+"""More rows than there can be."""
+
+
 class Step:
-    """One step. `space`: of its rows; `label`: for the report."""
+    """One step. `space`: of its rows; `label`: for the report.
+
+    `kernel`: what does all of it for up to `few` rows, if there is such a kernel.
+    """
 
     space: str
     label: str
+    kernel: fusing.Kernel | None = None
+    few: int = ANY
 
     def run(self, work: Work, ranges: Ranges) -> None:
         """Do it for the rows of `ranges`. Local."""
@@ -53,12 +64,12 @@ class Kernel(Step):
     """Operations element by element in one generated kernel."""
 
     def __init__(self, space: str, label: str, kernel: Any) -> None:
-        self.space, self.label, self._kernel = space, label, kernel
+        self.space, self.label, self.kernel = space, label, kernel
 
     def run(self, work: Work, ranges: Ranges) -> None:
         """Run the kernel."""
         first, last = ranges[self.space]
-        self._kernel(first, last, work.address)
+        self.kernel(first, last, work.address)
 
 
 class Operations(Step):
@@ -128,32 +139,6 @@ class Clear(Step):
         work.arrays[self._buffer][first:last] = 0
 
 
-class Product(Step):
-    """Rows times a matrix."""
-
-    def __init__(self, node: Node, x: Place, out: Place) -> None:
-        operand, matrix = node.inputs
-        (self._turned,) = node.attributes
-        self._operand, self._x, self._out, self._node = operand, x, out, node
-        (self.parameter,) = matrix.attributes
-        self.space, self.label = node.space, f"product {operand.shape[-1]} x {node.shape[-1]}"
-        self.repeated = node.width // node.shape[-1]
-
-    def run(self, work: Work, ranges: Ranges) -> None:
-        """Multiply."""
-        first, last = ranges[self.space]
-        x = rows_of(work, self._x, self._operand, first, last)
-        out = rows_of(work, self._out, self._node, first, last)
-        if self.repeated != 1:
-            x, out = x.reshape(-1, x.shape[-1]), out.reshape(-1, out.shape[-1])
-        np.matmul(x, work.matrix(self.parameter, self._turned), out=out)
-
-    @property
-    def turned(self) -> bool:
-        """Whether the matrix lies [outputs, inputs]."""
-        return self._turned
-
-
 class RowFunction(Step):
     """An operation within each row that is not element by element: sum, broadcast, pad."""
 
@@ -175,44 +160,3 @@ class RowFunction(Step):
             begin, stop, _ = node.attributes
             out[...] = 0
             out[:, begin:stop] = x
-
-
-class ParameterProduct(Step):
-    """The gradient of a matrix: the product of all rows of one node with those of another."""
-
-    def __init__(self, node: Node, a: Place, b: Place) -> None:
-        self.space, (self.parameter,) = node.space, node.attributes
-        self._nodes, self._a, self._b = node.inputs, a, b
-        self.label = f"gradient {' x '.join(map(str, node.shape))}"
-
-    def run(self, work: Work, ranges: Ranges) -> None:
-        """Multiply, and add to the parameter's gradient."""
-        first, last = ranges[self.space]
-        if first == last:
-            return
-        a, b = (
-            rows_of(work, place, node, first, last).reshape(-1, node.shape[-1])
-            for place, node in zip((self._a, self._b), self._nodes, strict=True)
-        )
-        self.parameter.accumulate_product(a.T, b)
-
-
-class ParameterSum(Step):
-    """The gradient of a vector that was used for every row: the sum over rows."""
-
-    def __init__(self, node: Node, x: Place) -> None:
-        self.space, self.label = node.space, "gradient, sum"
-        self.parameter, shapes, _ = node.attributes
-        # Shapes that differ in more than axes of length 1 are summed over what was repeated.
-        self._shapes = [shape for shape in shapes if shape != node.inputs[0].shape]
-        self._node, self._x = node.inputs[0], x
-
-    def run(self, work: Work, ranges: Ranges) -> None:
-        """Sum, and add to the parameter's gradient."""
-        first, last = ranges[self.space]
-        if first == last:
-            return
-        total = rows_of(work, self._x, self._node, first, last).sum(axis=0)
-        for shape in self._shapes:
-            total = total.reshape(shape) if total.size == math.prod(shape) else unbroadcast(total, shape)
-        self.parameter.accumulate(total)

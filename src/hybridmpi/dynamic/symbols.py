@@ -85,16 +85,16 @@ def _elementwise(name: str) -> Callable[..., Node]:
     def note(trace: Trace, *operands: Any) -> Node:
         nodes = [node_of(trace, operand) for operand in operands]
         rank = max(len(node.shape) for node in nodes if node.space != CONSTANT)
-        # A constant [1, w] is one row for all.
-        nodes = [
-            trace.reshape(node, node.shape[1:])
-            if node.space == CONSTANT and len(node.shape) == rank + 1 and node.shape[0] == 1
-            else node
-            for node in nodes
-        ]
-        return trace.apply(name, *nodes)
+        return trace.apply(name, *(_one_for_all(trace, node, rank) for node in nodes))
 
     return note
+
+
+def _one_for_all(trace: Trace, node: Node, rank: int) -> Node:
+    """Return a constant [1, ...] as one row for all rows of that rank; other nodes as they are."""
+    if node.space == CONSTANT and len(node.shape) == rank + 1 and node.shape[0] == 1:
+        return trace.reshape(node, node.shape[1:])
+    return node
 
 
 def _power(trace: Trace, x: Any, exponent: float) -> Node:
@@ -124,7 +124,7 @@ def _matmul(trace: Trace, a: Any, b: Any) -> Node:
 
 
 def _concatenate(trace: Trace, parts: Sequence[Any], axis: int = 0) -> Node:
-    nodes = [node_of(trace, part) for part in parts]
+    nodes = [_one_for_all(trace, node_of(trace, part), rank=1) for part in parts]
     if axis not in (1, -1) or any(len(node.shape) != 1 for node in nodes):
         raise UsageError(
             f"concatenate in a vertex function: axis {axis} of rows of shapes {[node.shape for node in nodes]}: only "

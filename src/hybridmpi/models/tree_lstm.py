@@ -136,6 +136,7 @@ class TreeLSTM(VertexClassifier):
         width: int = 300,
         hidden: int = 150,
         cell: str = "nary",
+        dropout: float = 0.0,
         dtype: Any = np.float32,
     ) -> None:
         if cell not in CELLS:
@@ -143,7 +144,8 @@ class TreeLSTM(VertexClassifier):
         self.leaf = Leaf(width, hidden, dtype)
         self.inner = NaryInner(hidden, dtype) if cell == "nary" else SumInner(hidden, dtype)
         inner = BinaryFunction(self.inner) if cell == "nary" else SumFunction(self.inner)
-        super().__init__(words, labels, width, hidden, {"leaf": LeafFunction(self.leaf), "inner": inner}, dtype=dtype)
+        functions = {"leaf": LeafFunction(self.leaf), "inner": inner}
+        super().__init__(words, labels, width, hidden, functions, None, dropout, dtype)
 
     def multiplications(self, graphs: Graphs, words: int) -> float:
         """Return the multiplications of the functions' products, forward, in graphs with so many different words.

@@ -12,7 +12,7 @@ from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.dynamic import GraphPass, VertexFunction
 from hybridmpi.graphs import Graphs
 from hybridmpi.models.prediction import PASSES
-from hybridmpi.nn import Embedding, Linear, Module, cross_entropy
+from hybridmpi.nn import Dropout, Embedding, Linear, Module, cross_entropy
 
 
 class GraphsOfBatch(Protocol):
@@ -26,8 +26,9 @@ class GraphsOfBatch(Protocol):
 class VertexClassifier(Module):
     """Base of models whose vertex functions pull "word" and push `h` [V, hidden], from which the label is told.
 
-    Tables: `words` [words, width]. functions: for each type of the graphs. state: as GraphPass wants it. `flops` is
-    what a subclass adds, by `flops_of_functions`.
+    Tables: `words` [words, width]. functions: for each type of the graphs. state: as GraphPass wants it. dropout: the
+    share dropped of words' rows, all occurrences of a word in a batch alike, since they are computed once, and of what
+    labels are told from. A subclass adds `multiplications`.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class VertexClassifier(Module):
         hidden: int,
         functions: Mapping[str, VertexFunction],
         state: Mapping[str, int] | None = None,
+        dropout: float = 0.0,
         dtype: Any = np.float32,
     ) -> None:
         self.words = Embedding(words, width, dtype=dtype)
         self.passing = GraphPass(functions, state)
+        self.dropout = Dropout(dropout)
         self.output = Linear(hidden, labels, dtype=dtype)
 
     def loss(self, batch: GraphsOfBatch) -> Tensor:
@@ -54,7 +57,7 @@ class VertexClassifier(Module):
         if batch.weight < len(labels):
             labelled = np.flatnonzero(labels >= 0)
             hidden, labels = autograd.gather_rows(hidden, labelled), labels[labelled]
-        return cross_entropy(self.output(hidden), labels)
+        return cross_entropy(self.output(self.dropout(hidden)), labels)
 
     def evaluate(self, batch: GraphsOfBatch) -> np.ndarray:
         """Return the logits of all vertices, labelled or not, as an array [V, labels]; remembers nothing. Local; pulls
@@ -91,4 +94,4 @@ class VertexClassifier(Module):
         distinct, places = self.words.distinct(words[shown])
         positions = np.full(len(words), -1)
         positions[shown] = places
-        return self.words.rows_of(distinct), positions
+        return self.dropout(self.words.rows_of(distinct)), positions

@@ -16,6 +16,8 @@ KINDS = {
     "lm": "hybridmpi.training.language:LanguageTask",
     "ctr": "hybridmpi.training.clicks:ClickTask",
     "nmt": "hybridmpi.training.translation:TranslationTask",
+    "trees": "hybridmpi.training.trees:TreeTask",
+    "graphs": "hybridmpi.training.variables:VariableTask",
 }
 
 

@@ -4,9 +4,36 @@ A program is a list of values (read, constant, or a function of earlier ones) an
 a batch one after the other, each row read and written once, without arrays in between.
 """
 
-from hybridmpi.dynamic.fusing.engine import compile_kernel, table_address
+from hybridmpi.dynamic.fusing.calling import rounds, sequence
+from hybridmpi.dynamic.fusing.engine import (
+    Kernel,
+    address_of_kernel,
+    compile_kernel,
+    compile_product,
+    table_address,
+)
 from hybridmpi.dynamic.fusing.functions import FUNCTIONS
 from hybridmpi.dynamic.fusing.kernel import as_text
-from hybridmpi.dynamic.fusing.program import Apply, Load, Number, Operand, Store
+from hybridmpi.dynamic.fusing.products import Gradient, Matrix, Product
+from hybridmpi.dynamic.fusing.program import Apply, Load, Number, Operand, Store, Value
 
-__all__ = ["FUNCTIONS", "Apply", "Load", "Number", "Operand", "Store", "as_text", "compile_kernel", "table_address"]
+__all__ = [
+    "FUNCTIONS",
+    "Apply",
+    "Gradient",
+    "Kernel",
+    "Load",
+    "Matrix",
+    "Number",
+    "Operand",
+    "Product",
+    "Store",
+    "Value",
+    "address_of_kernel",
+    "as_text",
+    "compile_kernel",
+    "compile_product",
+    "rounds",
+    "sequence",
+    "table_address",
+]

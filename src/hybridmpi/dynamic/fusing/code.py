@@ -15,14 +15,15 @@ class Code:
     """Lines of one function, with fresh names, and the declarations of what they call. Local.
 
     dtype: float32 or float64. `vector`, `integers`, `bits` are the text of the types of a value, of integers as wide,
-    and of comparisons; `suffix` is that of the intrinsic functions on values.
+    and of comparisons; `suffix` is that of the intrinsic functions on values. lanes: elements of a value, if not
+    those of LANES.
     """
 
-    def __init__(self, dtype: np.dtype):
+    def __init__(self, dtype: np.dtype, lanes: int | None = None):
         self.dtype = np.dtype(dtype)
         if self.dtype.name not in LANES:
             raise ValueError(f"kernels of {self.dtype}: only of {' and '.join(LANES)}")
-        self.lanes = LANES[self.dtype.name]
+        self.lanes = LANES[self.dtype.name] if lanes is None else lanes
         size = 8 * self.dtype.itemsize
         self.scalar = "float" if size == 32 else "double"
         self.vector, self.integers, self.bits = (self._type(name) for name in (self.scalar, f"i{size}", "i1"))

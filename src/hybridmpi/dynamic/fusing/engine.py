@@ -11,6 +11,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from hybridmpi.dynamic.fusing import products
 from hybridmpi.dynamic.fusing.kernel import NAME, as_text
 from hybridmpi.dynamic.fusing.program import Store, Value
 
@@ -18,7 +19,7 @@ Kernel = Callable[[int, int, int], None]
 
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _LIBM = ("exp", "expf", "log", "logf", "pow", "powf", "tanh", "tanhf", "fma", "fmaf")
-_kernels: dict[tuple, tuple[Kernel, llvm.ExecutionEngine]] = {}
+_kernels: dict[tuple[Any, ...], tuple[Any, llvm.ExecutionEngine]] = {}
 _lock = threading.Lock()
 
 
@@ -35,9 +36,24 @@ def compile_kernel(width: int, dtype: Any, values: tuple[Value, ...], stores: tu
     The same program gives the same kernel. Raises ValueError for one that cannot be compiled.
     """
     key = (width, np.dtype(dtype), values, stores)
+    return compiled(key, lambda: as_text(*key))
+
+
+def compile_product(dtype: Any, product: products.Product | products.Gradient) -> Kernel:
+    """Return kernel(first, last, table), as `compile_kernel`, of a product of a few rows with a matrix. Local."""
+    return compiled((np.dtype(dtype), product), lambda: products.as_text(dtype, product))
+
+
+def address_of_kernel(kernel: Kernel) -> int:
+    """Return where a kernel's code lies. Local."""
+    return ctypes.cast(kernel, ctypes.c_void_p).value
+
+
+def compiled(key: tuple[Any, ...], text: Callable[[], str], signature: Any = _SIGNATURE) -> Any:
+    """Return the function of LLVM text, written and compiled the first time that its key is asked for. Local."""
     with _lock:  # threads that prepare batches may get here too
         if key not in _kernels:
-            _kernels[key] = compile_text(as_text(*key), _machine())
+            _kernels[key] = compile_text(text(), _machine(), signature)
         return _kernels[key][0]
 
 
@@ -48,11 +64,13 @@ def table_address(table: np.ndarray) -> int:
     return table.ctypes.data
 
 
-def compile_text(text: str, machine: llvm.TargetMachine) -> tuple[Kernel, llvm.ExecutionEngine]:
+def compile_text(
+    text: str, machine: llvm.TargetMachine, signature: Any = _SIGNATURE
+) -> tuple[Any, llvm.ExecutionEngine]:
     """Return the kernel of LLVM text, and the engine that has to outlive it and takes the machine over. Local."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
     engine.finalize_object()
-    return _SIGNATURE(engine.get_function_address(NAME)), engine
+    return signature(engine.get_function_address(NAME)), engine
 
 
 @cache

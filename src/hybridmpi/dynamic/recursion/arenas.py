@@ -8,10 +8,9 @@ import numpy as np
 
 from hybridmpi.dynamic.fusing import table_address
 from hybridmpi.dynamic.memory import address_of
-from hybridmpi.dynamic.nodes import EDGE, VERTEX
+from hybridmpi.dynamic.nodes import CONSTANT, EDGE, VERTEX
 from hybridmpi.dynamic.places import Buffer
 from hybridmpi.dynamic.program import Program
-from hybridmpi.dynamic.run import constant_of
 
 LEAST_ROWS = 64
 
@@ -46,6 +45,8 @@ class Chunk:
         self.arrays: dict[Buffer, Any] = {}
         self._table = np.zeros(max(len(program.table), 1), np.int64)
         self.address = table_address(self._table)
+        for key, rows in self.indices.items():
+            self.point(program.table[key], rows)
         self._seen: Any = None
 
     def open(self, part: int) -> None:
@@ -54,20 +55,22 @@ class Chunk:
         if moved == self._seen:
             return
         self._seen = moved
-        for buffer in self.program.buffers[0] | (self.program.buffers[1] if part else set()):
-            if buffer.kind not in ("own", "constant") or buffer not in self.arrays:
-                self.arrays[buffer] = self._array(buffer)
-        for entry, number in self.program.table.items():
-            array = self.arrays.get(entry) if isinstance(entry, Buffer) else self.indices[entry]
-            if array is not None:
-                self._table[number] = address_of(array)
+        for own, others in list(zip(self.program.own, self.program.others, strict=True))[: part + 1]:
+            for buffer, number in (*own, *others):
+                if buffer.kind != "own" or buffer not in self.arrays:
+                    array = self.arrays[buffer] = self._array(buffer)
+                    self.point(number, array)
+
+    def point(self, number: int, array: Any) -> None:
+        """Write the address of an array into the table that kernels read. Local."""
+        self._table[number] = address_of(array)
 
     def _array(self, buffer: Buffer) -> Any:
         run, kind, key = self._run, buffer.kind, buffer.key
         if kind == "own":
             return np.empty((self.capacity, buffer.width), run.dtype)
-        if kind == "constant":
-            return constant_of(key).reshape(1, buffer.width)
+        if buffer.space == CONSTANT:
+            return self.program.constants.array(buffer)
         if kind in ("state", "own state"):
             rows = run.state[key].rows
         elif kind in ("state gradient", "own state gradient"):

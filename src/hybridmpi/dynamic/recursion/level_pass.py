@@ -88,12 +88,11 @@ class LevelPass:
 
         given: the tensors among the arguments of the roots, [roots, width].
         """
-        started = time.perf_counter()
         kinds = self._kinds(graphs)
         occurring = np.flatnonzero(np.bincount(graphs.types, minlength=len(kinds))).tolist()
         inputs = self._inputs(graphs, [kinds[number] for number in occurring], given)
         dtype = self._dtype(inputs, [kinds[number] for number in occurring])
-        recording = is_recording()
+        recording, started = is_recording(), time.perf_counter()
         programs = {number: self._programs.of(kinds[number], dtype, recording) for number in occurring}
         schedule = ValueSchedule(graphs, kinds, programs)
         run = Run(graphs.type_names, programs, schedule, inputs, dtype, self._pool, self.times)

@@ -15,7 +15,7 @@ from hybridmpi.dynamic.recursion.expansion import Context
 from hybridmpi.dynamic.recursion.lowering import rows_name
 from hybridmpi.dynamic.recursion.types import PieceType, RootRows
 from hybridmpi.dynamic.recursion.vertices import Location, Vertex
-from hybridmpi.dynamic.run import Input
+from hybridmpi.dynamic.work import Input
 from hybridmpi.errors import UsageError
 
 if TYPE_CHECKING:
