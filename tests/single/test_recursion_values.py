@@ -103,7 +103,7 @@ class Model(nn.Module):
     @recursive
     async def endless(self, h, steps):
         """Goes on until the value says so: a loop by recursion, two to each."""
-        if steps == 9 or (await h)[steps % HIDDEN] > 0.1 * steps:
+        if steps == 9 or np.sin(100.0 * (await h).sum()) > 0.4:
             push(h=h, steps=steps)
             return h
         below = self.endless(self.cell(self.words(steps), h), steps + 1)
