@@ -291,7 +291,7 @@ class _Text:
             place = code.value(f"getelementptr i64, ptr %table, i64 {matrix.number}")
             bases.append(self.at(code.value(f"load ptr, ptr {place}, align 8"), matrix.column))
         a, b, out = bases
-        if step == 1:  # a gradient: the rows at work are those of a and b
+        if count == "%count":  # a gradient: the rows at work are those of a and b
             a = self.at(a, self.times("%first", self.a.stride))
             b = self.at(b, self.times("%first", self.b.stride))
         code.line("br label %row")
