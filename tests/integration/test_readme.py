@@ -165,7 +165,7 @@ def test_command(clone, line):
     if "--resume" in line:
         assert "resumed from runs/lm: step 100\n" in output
         assert "checkpoint: " in output
-    if "data.source" in line:
+    if "runs/mine" in line:
         assert {path.name for path in (clone / "runs" / "mine").iterdir()} == {"metrics.jsonl", "step-00000100"}
 
 
