@@ -125,3 +125,8 @@ def test_a_translation_job_learns():
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_trees(ranks):
     run_checks("checks_trees", ranks)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_recursion(ranks):
+    run_checks("checks_recursion", ranks)

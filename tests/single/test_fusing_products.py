@@ -45,6 +45,18 @@ def test_rows_times_a_matrix(dtype, inputs, outputs, turned):
         np.testing.assert_allclose(found, expected, rtol=0, atol=40 * np.finfo(dtype).eps * inputs)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_of_one_element_that_lie_one_after_the_other(turned):
+    matrix = np.array([[2.0], [3.0], [5.0]]) if turned else np.array([[2.0, 3.0, 5.0]])
+    kernel = compile_product(np.float64, Product(Matrix(1, 1), Matrix(0, matrix.shape[1]), Matrix(2, 3), 1, 3, turned))
+    x, found = np.arange(1.0, 13.0).reshape(12, 1), np.full((12, 3), 7.0)
+    table = table_of(matrix, x, found)
+    kernel(4, 9, table_address(table))
+    expected = np.full((12, 3), 7.0)
+    expected[4:9] = x[4:9] * [2.0, 3.0, 5.0]
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("height", "width"), SHAPES)
 @pytest.mark.parametrize("add", [False, True])
