@@ -20,7 +20,7 @@ class ModelSection:
     kind: Literal["graphs"] = "graphs"
     width: Count = 100
     hidden: Count = 100
-    dropout: Annotated[float, Range(0, 1)] = 0.0
+    dropout: Annotated[float, Range(0, 1)] = 0.3
 
 
 @dataclass(frozen=True, slots=True)
