@@ -145,7 +145,7 @@ def model():
     return prepared(Model())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(trees=forests())
 def test_batches_give_what_single_calls_give(model, trees):
     h = roots_of(trees)

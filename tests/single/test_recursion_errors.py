@@ -336,6 +336,26 @@ def test_bodies_that_catch_what_is_not_theirs():
             assert_batched(model, model.f, [TREE, TREE.kids[0]])
 
 
+def test_bodies_that_begin_anew_and_do_something_else():
+    drawn = iter([0, 1, 1, 1, 1])
+
+    async def f(self, node):
+        h = self.h(node)
+        await h
+        return self.left(h) if next(drawn) else self.right(h)[0]
+
+    async def left(self, h):
+        await h
+        return h
+
+    async def right(self, h):
+        await h
+        return h, h
+
+    with pytest.raises(UsageError, match=r"f\[0\]: calls left where it called right when it first ran: .*begins anew"):
+        model_of(f, left, right).f.over([TREE])
+
+
 def test_an_error_leaves_nothing_behind():
     def f(self, node):
         if node.act:

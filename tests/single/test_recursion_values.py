@@ -122,7 +122,7 @@ def rows(count, seed=0):
     return Tensor(np.random.default_rng(seed).standard_normal((count, HIDDEN)), requires_grad=True)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(trees=forests())
 def test_batches_give_what_single_calls_give(model, trees):
     assert_batched(model, model.root, trees, rows(len(trees)))

@@ -253,6 +253,8 @@ class Frame:
 
     def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return what stands for the results of a call of another function, or this one. Local."""
+        if self.unknown is not None:
+            raise self.unknown  # once more: the body has caught it
         place, given = self.calls, []
 
         def give(value: Tensor) -> Given:
@@ -268,7 +270,14 @@ class Frame:
             child = Frame(self.expansion, function, packed, producers, self, place)
             self.made.append(child)
             self.expansion.begin(child)
-        child = self.made[place]
+        else:
+            child = self.made[place]
+            if child.function.key != function.key or child.given != [self.producer(entry) for entry in given]:
+                raise UsageError(
+                    f"calls {function.name} where it called {child.function.name} when it first ran: a body begins "
+                    "anew when a function that it calls runs for the first time, and has to do the same again; what it "
+                    "draws must follow from its arguments"
+                )
         signature = self.expansion.context.signatures.get(function.key)
         if signature is None:
             # What the call was given may be needed before this body goes on.
