@@ -114,7 +114,7 @@ def test_trees_are_grown(tmp_path):
     run = train(job, "whole", 3, *sizes, "training.evaluate=30")
     first, last = run.of_kind("evaluation")
     (frequencies,) = last["baselines"].values()
-    assert last["loss"] < first["loss"] and last["loss"] < frequencies - 0.3, (first, last)
+    assert last["loss"] < first["loss"] and last["loss"] < frequencies - 0.2, (first, last)
     assert last["perplexity"] == pytest.approx(np.exp(last["loss"])) and last["vertices"] > 1000
     kinds = run.checkpoint().words()
     assert kinds[-1] == "_" and set(re.findall(r"[^ ()]+", last["drawn"])) <= set(kinds)

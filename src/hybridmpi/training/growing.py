@@ -27,7 +27,7 @@ WORDS = 10_000
 UNLABELLED = "_"
 
 # How many levels the tree has at most that each evaluation draws: one line of text.
-DRAWN_LEVELS = 6
+DRAWN_LEVELS = 12
 
 
 @dataclass(frozen=True, slots=True)
