@@ -171,3 +171,43 @@ def test_what_cannot_be_known_is_asked_for():
     assert passing(chains([3, 1, 2])).h.shape == (6, 4)
     with pytest.raises(UsageError, match="a child in slot 1"):
         passing(Graphs([0, 2], [0, 0], [0, 0, 1], [0], [1], ("step",)))
+
+
+class Named(VertexFunction):
+    """Scatters its row under one name, and gathers what is there under all."""
+
+    def __init__(self, name):
+        self.name, self.layer = name, nn.Linear(3, 3, dtype=np.float64)
+
+    def vertex(self, v):
+        below = v.gather(0)
+        h = autograd.tanh(self.layer(below.a) + v.pull("x")) - 2.0 * below.b
+        v.scatter(**{self.name: h})
+        v.push(h=h)
+
+
+def test_what_a_child_does_not_scatter_is_zeros_whatever_memory_held():
+    functions = {name: Named(name) for name in ("a", "b")}
+    for name, function in functions.items():
+        function.initialise(ord(name))
+    batched = GraphPass(functions, {"a": 3, "b": 3})
+    serial = GraphPass(functions, {"a": 3, "b": 3}, policy="serial")
+    random = np.random.default_rng(1)
+    for _ in range(4):  # the memory of one pass serves the next, in which other types lie where these did
+        types = random.integers(0, 2, 5)
+        graphs = Graphs([0, 5], types, [0, 0, 1, 2, 3, 4], np.arange(4), np.zeros(4, int), ("a", "b"))
+        x = Tensor(random.standard_normal((5, 3)))
+        np.testing.assert_allclose(batched(graphs, x=x).h.data, serial(graphs, x=x).h.data, rtol=0, atol=1e-13)
+
+
+def test_no_gradient_is_computed_that_nobody_wants():
+    functions = {name: Named(name) for name in ("a", "b")}
+    passing = GraphPass(functions, {"a": 3, "b": 3})
+    for function in functions.values():
+        function.initialise(1)
+    graphs = Graphs([0, 2], [0, 1], [0, 0, 1], [0], [0], ("a", "b"))
+    for wanted in (False, True):
+        x = Tensor(np.ones((2, 3)), requires_grad=wanted)
+        report = passing.report(lambda x=x: passing(graphs, x=x).h.sum().backward())
+        assert ("pull_gradient" in report.operations()) == wanted
+        assert (x.grad is not None) == wanted

@@ -183,12 +183,13 @@ def test_gradients_of_tree_fc_are_differences():
 
 def test_complete_trees():
     graphs = complete_trees(2, 4)
-    expected = from_parents([[4, 4, 5, 5, 6, 6, -1]] * 2, [[0, 0, 0, 0, 1, 1, 2]] * 2, None, ("leaf", "inner", "root"))
+    names = ("leaf", "low", "inner", "root")
+    expected = from_parents([[4, 4, 5, 5, 6, 6, -1]] * 2, [[0, 0, 0, 0, 1, 1, 3]] * 2, None, names)
     for name in ("starts", "types", "child_starts", "children", "slots", "heights"):
         np.testing.assert_array_equal(getattr(graphs, name), getattr(expected, name), name)
     assert graphs.type_names == expected.type_names
     assert ((graphs.data["word"] >= 0) == (graphs.types == 0)).all() and graphs.data["word"].max() < 1000
     assert np.flatnonzero(graphs.data["label"] >= 0).tolist() == graphs.roots().tolist() == [6, 13]
-    for leaves in (1, 6):
+    for leaves in (1, 2, 6):
         with pytest.raises(UsageError, match="a power of two"):
             complete_trees(1, leaves)

@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--width", type=count, default=300, help="of a word's vector in tree-lstm (default %(default)s)"
     )
-    parser.add_argument("--leaves", type=at_least(2), default=256, help="of a tree in tree-fc (default %(default)s)")
+    parser.add_argument("--leaves", type=at_least(4), default=256, help="of a tree in tree-fc (default %(default)s)")
     parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="of the model (default %(default)s)")
     parser.add_argument("--threads", type=count, default=1, help="of BLAS, on each rank (default %(default)s)")
     parser.add_argument("--repeats", type=count, default=7, help="timed repetitions (default %(default)s)")

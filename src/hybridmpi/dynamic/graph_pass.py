@@ -112,17 +112,18 @@ class GraphPass(Module):
             self._times = None
 
     def _plan(self, inputs: Mapping[str, Input]) -> Plan:
-        """Return the programs for inputs of these widths."""
+        """Return the programs for inputs of these widths, of which some want gradients."""
         widths = {name: given.rows.shape[1] for name, given in inputs.items()}
         given = frozenset(rows.rows.dtype for rows in inputs.values())
+        follow = frozenset(name for name, rows in inputs.items() if rows.rows.requires_grad)
         recording = is_recording()
-        key = (tuple(widths.items()), given, recording, self.training)
+        key = (tuple(widths.items()), given, follow, recording, self.training)
         if key not in self._plans:
             dtypes = given | {parameter.dtype for parameter in self.parameters()}
             if len(dtypes) != 1:
                 raise UsageError(f"a pass of inputs and parameters of dtypes {sorted(map(str, dtypes))}: expected one")
             (dtype,) = dtypes
-            self._plans[key] = Plan(self._by_name(), self._state, widths, dtype, recording, self.batching)
+            self._plans[key] = Plan(self._by_name(), self._state, widths, follow, dtype, recording, self.batching)
         return self._plans[key]
 
     def _by_name(self) -> dict[str, VertexFunction]:
@@ -137,19 +138,31 @@ class Plan:
         functions: Mapping[str, VertexFunction],
         state: Mapping[str, int],
         inputs: Mapping[str, int],
+        follow: frozenset[str],
         dtype: np.dtype,
         recording: bool,
         batching: Batching,
     ) -> None:
+        """follow: the inputs that gradients flow to."""
         self.dtype, self.recording = dtype, recording
         self.widths = dict(state)
-        traces = self._write_down(functions, inputs, rows=True)
+        # What is gathered wants a gradient if what some type scatters under that name does: nothing, to begin with.
+        gathered: frozenset[str] = frozenset()
+        while True:
+            traces = self._write_down(functions, inputs, follow, gathered)
+            found = frozenset().union(*(_names(trace, ("scatter",), following=True) for trace in traces.values()))
+            if found == gathered:
+                break
+            gathered = found
         layout = RowOfVertex(self.widths)
+        gathers = set().union(*(_names(trace, ("gather", "child")) for trace in traces.values()))
         self.programs: dict[str, Program] = {}
         for name, trace in traces.items():
             backward: list[Node] = differentiate(trace) if recording else []
             trace, backward = sink_slices(trace, backward)
-            self.programs[name] = Program(trace, backward, layout, inputs, dtype, batching, rows=True)
+            program = Program(trace, backward, layout, inputs, dtype, batching, rows=True)
+            program.zeros = [layout.columns(what) for what in sorted(gathers - _names(trace, ("scatter",)))]
+            self.programs[name] = program
         done: dict[int, Parameter] = {}
         for program in self.programs.values():
             for parameter in program.parameters:
@@ -157,9 +170,14 @@ class Plan:
         self.parameters = list(done.values())
 
     def _write_down(
-        self, functions: Mapping[str, VertexFunction], inputs: Mapping[str, int], rows: bool
+        self,
+        functions: Mapping[str, VertexFunction],
+        inputs: Mapping[str, int],
+        follow: frozenset[str],
+        gathered: frozenset[str],
     ) -> dict[str, Trace]:
-        """Return the traces of all types, those first whose children are known."""
+        """Return the traces of all types, those first whose children are known. follow, gathered: the inputs, and the
+        names of what is scattered, that gradients flow to."""
         traces: dict[str, Trace] = {}
         pushed: dict[str, int] = {}
         missing = dict(functions)
@@ -167,7 +185,7 @@ class Plan:
             unknown, before = {}, len(missing)
             for name, function in list(missing.items()):
                 trace = Trace()
-                vertex = TracedVertex(trace, name, self.widths, inputs, rows)
+                vertex = TracedVertex(trace, name, self.widths, inputs, follow, gathered)
                 try:
                     function.vertex(vertex)
                 except StateUnknownError as error:
@@ -194,6 +212,11 @@ class Plan:
                     "GraphPass(..., state={name: width})"
                 )
         return traces
+
+
+def _names(trace: Trace, operations: tuple[str, ...], following: bool = False) -> set[str]:
+    """Return the names of what is scattered, or gathered; if `following` only what a gradient flows to."""
+    return {n.attributes[-1] for n in trace.nodes if n.name in operations and (n.follows or not following)}
 
 
 def _input(graphs: Graphs, name: str, value: Any) -> Input:

@@ -31,7 +31,7 @@ class RowOfVertex:
         """widths: of the names. Raises UsageError for one below 1."""
         if widths and min(widths.values()) < 1:
             raise UsageError(f"scattered state of widths {dict(widths)}: expected at least 1 each")
-        self._columns, column = {}, 0
+        self._named, self._columns, column = dict(widths), {}, 0
         for name in sorted(widths):
             self._columns[name] = column
             column += widths[name]
@@ -42,6 +42,11 @@ class RowOfVertex:
         return None, self.widths[None], self._columns[name]
 
     read = own
+
+    def columns(self, name: str) -> slice:
+        """Return the columns of a name. Local."""
+        first = self._columns[name]
+        return slice(first, first + self._named[name])
 
 
 class RowOfValue:

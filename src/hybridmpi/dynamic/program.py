@@ -38,7 +38,8 @@ class Program:
     own, others: what must be there before forward runs and, of backward's own, before backward: buffers with memory of
     the type's own, and such as others have made, each with its number. indices: the arrays of row numbers that are
     used. table: buffers and indices by the number that kernels know them by. constants: parameters as they are used.
-    parameters: those that get a gradient, in the order in which backward is done with them.
+    parameters: those that get a gradient, in the order in which backward is done with them. zeros: columns of state
+    that others gather and these vertices do not scatter.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Program:
         slots = frozenset(node.attributes[0] for node in forward if node.name == "gather")
         self.wanted = Wanted(slots, any(node.name == "child" for node in forward))
         self.pulls = {node.attributes[0] for node in forward if node.name == "pull"}
+        self.zeros: list[slice] = []
         self.pushes = {node.attributes[0]: node.width for node in forward if node.name == "push"}
         self.products = {
             phase: [

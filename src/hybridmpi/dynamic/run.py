@@ -175,13 +175,18 @@ class Run:
         self._block = self._open(0, "state")
         for key in self.state.widths:
             self.array("state", key)[-1] = 0  # what a child that is not there has scattered
+        for number, work in self.works.items():
+            for columns in work.program.zeros:
+                first, last = self.state.rows_of(None, number)
+                self.array("state", None)[first:last, columns] = 0
         self._go(1, lambda program: program.forward)
 
     def backward(self, gradients: Mapping[str, Any]) -> None:
         """Give parameters and `inputs` their gradients, from those of the outputs."""
         self.output_gradients = dict(gradients)
         for given in self.inputs.values():
-            given.gradient = np.zeros(given.rows.shape, self.dtype)
+            if given.rows.requires_grad:
+                given.gradient = np.zeros(given.rows.shape, self.dtype)
         self._more = self._open(1, "state gradient")
         for key in self.state.widths:
             self.array("state gradient", key)[...] = 0

@@ -69,10 +69,19 @@ class _Gathered:
 class TracedVertex:
     """The vertex that a function is written down with."""
 
-    def __init__(self, trace: Trace, type_name: str, state: Mapping[str, int], inputs: Mapping[str, int], rows: bool):
-        """state, inputs: the widths of what is scattered and of the external inputs. rows: whether what depends on an
-        input alone is computed once for each of its rows."""
-        self._trace, self._type, self._state, self._inputs, self._rows = trace, type_name, state, inputs, rows
+    def __init__(
+        self,
+        trace: Trace,
+        type_name: str,
+        state: Mapping[str, int],
+        inputs: Mapping[str, int],
+        follow: frozenset[str],
+        gathered: frozenset[str],
+    ) -> None:
+        """state, inputs: the widths of what is scattered and of the external inputs. follow: the inputs that gradients
+        flow to; gathered: the names of state that they flow to."""
+        self._trace, self._type, self._state, self._inputs = trace, type_name, state, inputs
+        self._follow, self._to_children = follow, gathered
         self.scattered: dict[str, int] = {}
         self.pushed: dict[str, int] = {}
 
@@ -90,7 +99,8 @@ class TracedVertex:
         name = attributes[-1]
         if name not in self._state:
             raise StateUnknownError(name)
-        node = self._trace.add(operation, (), attributes, space=space, shape=(self._state[name],), follows=True)
+        follows = name in self._to_children
+        node = self._trace.add(operation, (), attributes, space=space, shape=(self._state[name],), follows=follows)
         return Symbol(self._trace, node)
 
     def total(self, rows: Symbol) -> Symbol:
@@ -107,8 +117,8 @@ class TracedVertex:
                 f"type '{self._type}' pulls '{name}', which the pass was not given: it has "
                 f"{', '.join(self._inputs) or 'no inputs'}"
             )
-        space = INPUT + name if self._rows else VERTEX
-        node = self._trace.add("pull", (), (name,), space=space, shape=(self._inputs[name],), follows=True)
+        shape, follows = (self._inputs[name],), name in self._follow
+        node = self._trace.add("pull", (), (name,), space=INPUT + name, shape=shape, follows=follows)
         return Symbol(self._trace, node)
 
     def scatter(self, **state: Any) -> None:

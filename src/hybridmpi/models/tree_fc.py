@@ -17,22 +17,23 @@ from hybridmpi.nn import Linear, Module
 
 
 class Leaf(VertexFunction):
-    """The state of a leaf is its row."""
+    """The state of a leaf is its row. It has a name of its own: nobody wants its gradient."""
 
     def vertex(self, v: Vertex) -> None:
         """Compute a leaf."""
-        v.scatter(h=v.pull("word"))
+        v.scatter(row=v.pull("word"))
 
 
 class Inner(VertexFunction):
-    """h = relu(W [h_l; h_r] + b), for the parent or, at a root, for the loss."""
+    """h = relu(W [h_l; h_r] + b). below: the name of its children's states. is_root: whether it is for the loss."""
 
-    def __init__(self, layer: Linear, is_root: bool) -> None:
-        self.layer, self.is_root = layer, is_root
+    def __init__(self, layer: Linear, below: str, is_root: bool) -> None:
+        self.layer, self.below, self.is_root = layer, below, is_root
 
     def vertex(self, v: Vertex) -> None:
         """Compute a vertex with two children."""
-        h = autograd.relu(self.layer(autograd.concatenate([v.gather(0).h, v.gather(1).h], axis=1)))
+        children = [getattr(v.gather(slot), self.below) for slot in (0, 1)]
+        h = autograd.relu(self.layer(autograd.concatenate(children, axis=1)))
         if self.is_root:
             v.push(h=h)
         else:
@@ -40,7 +41,8 @@ class Inner(VertexFunction):
 
 
 class TreeFC(Module):
-    """Moves the states of roots to 1. Types are "leaf", "inner" and "root", data "word" [V], -1 at inner vertices.
+    """Moves the states of roots to 1. Types are "leaf", "low" (just above leaves), "inner" and "root", data "word" [V],
+    -1 but at leaves.
 
     table: [words, hidden], the states of the leaves by word, which are not trained.
     """
@@ -52,7 +54,12 @@ class TreeFC(Module):
         # So large that states keep their size from the leaves to the root (He et al. 2015, arXiv 1502.01852).
         bound = math.sqrt(6 / (2 * hidden))
         self.layer.weight.init = ("uniform", -bound, bound)
-        functions = {"leaf": Leaf(), "inner": Inner(self.layer, False), "root": Inner(self.layer, True)}
+        functions = {
+            "leaf": Leaf(),
+            "low": Inner(self.layer, "row", False),
+            "inner": Inner(self.layer, "h", False),
+            "root": Inner(self.layer, "h", True),
+        }
         self.passing = GraphPass(functions)
 
     def loss(self, batch: GraphsOfBatch) -> Tensor:
