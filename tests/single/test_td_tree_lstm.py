@@ -123,6 +123,12 @@ def test_rows_wanted_and_products():
     assert model.flops(batch, {}) == 3 * 2 * products
 
 
+def test_no_trees_are_lowered_to_no_graphs():
+    """As of a job without held-out trees; before any other trees too."""
+    for lowered in (model_of().lower(graphs_of(SOME).select([])), MODELS[np.float64].lower(graphs_of(SOME).select([]))):
+        assert len(lowered) == lowered.vertices == 0
+
+
 def depth(tree):
     return 1 + max(map(depth, tree[1:]), default=0)
 

@@ -125,6 +125,13 @@ def test_trees_from_the_top_down(bank):
     assert found.data.frequencies == pytest.approx(nats) and f"{nats:.4f} nats" in str(found.data)
 
 
+def test_without_held_out_trees_nothing_is_evaluated(tmp_path):
+    job = default_job("top-down")
+    section = replace(job.data, most=40, held_out=0.0, graphs=5, cache=str(tmp_path))
+    task = task_of("top-down")(replace(job, data=section))
+    assert len(task.train) == 40 and task.evaluate(None) is None and "nats" not in str(task.data)
+
+
 def test_drawn_trees_as_text():
     kinds = ["Call", "Return", "_"]
     assert bracketed([2], kinds) == "_" and bracketed([1, [0]], kinds) == "(Return Call)"

@@ -64,10 +64,10 @@ class Shapes:
     origin: str
 
     def __str__(self) -> str:
+        known = f"; their frequencies tell held-out ones at {self.frequencies:.4f} nats each" if self.held_out else ""
         return (
             f"{self.origin}; {len(self.train):,} training and {len(self.held_out):,} held-out trees, "
-            f"{self.train.vertices:,} and {self.held_out.vertices:,} vertices of {len(self.labels):,} kinds; their "
-            f"frequencies tell held-out vertices at {self.frequencies:.4f} nats each"
+            f"{self.train.vertices:,} and {self.held_out.vertices:,} vertices of {len(self.labels):,} kinds{known}"
         )
 
 
