@@ -99,6 +99,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
                 "give more trees, or smaller batches"
             )
     require(world, _is_right(world, work), "loss or gradients are not those of float64, one vertex at a time")
+    limit_threads(options.threads)  # once more: where there is scipy, numba has loaded its BLAS meanwhile
     results = [line for batch in options.batch for line in _rows(world, work, batch, options)]
     params = {name: getattr(options, name) for name in ("model", *SAID_OF[options.model], "threads", "form")}
     off = [name for name in ("eager", "lazy", "fusion") if getattr(options, f"no_{name}")]

@@ -69,6 +69,7 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     """Return (parameters, rows). Collective over compute. Raises HybridMPIError when a result is wrong."""
     limit_threads(options.threads)
     require(world, _is_right(world, options), "loss or gradients are not those of one call after the other")
+    limit_threads(options.threads)  # once more: where there is scipy, numba has loaded its BLAS meanwhile
     results = [line for batch in options.batch for line in _rows(world, batch, options)]
     return {name: getattr(options, name) for name in ("levels", "hidden", "threads")}, results
 
