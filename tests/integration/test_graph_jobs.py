@@ -105,3 +105,23 @@ def test_names_of_variables_are_learnt(tmp_path):
     assert np.mean(run.losses[-20:]) < 0.8 * np.mean(run.losses[:5]), run.losses
     assert last["accuracy"] > last["baselines"]["the most frequent name"], last
     assert {name for name in run.checkpoint().tables} == {"words", "kinds"}
+
+
+def test_trees_are_grown(tmp_path):
+    job, small = copied("top-down", tmp_path)
+    sizes = [setting for setting in small if not setting.startswith("data.vocabulary=")]
+    sizes += ["data.most=1000", "optimizer.rate=0.1", f"training.steps={HALF}"]
+    run = train(job, "whole", 3, *sizes, "training.evaluate=30")
+    first, last = run.of_kind("evaluation")
+    (frequencies,) = last["baselines"].values()
+    assert last["loss"] < first["loss"] and last["loss"] < frequencies - 0.2, (first, last)
+    assert last["perplexity"] == pytest.approx(np.exp(last["loss"])) and last["vertices"] > 1000
+    kinds = run.checkpoint().words()
+    assert kinds[-1] == "_" and set(re.findall(r"[^ ()]+", last["drawn"])) <= set(kinds)
+    assert f"held-out loss {last['loss']:.4f} a vertex" in run.outcome.output
+    assert f"; a tree drawn: {last['drawn']}  [" in run.outcome.output
+    assert set(run.checkpoint().tables) == {"kinds"}
+    # With the table on the compute ranks, of which one draws: the same.
+    other = train(job, "other", 2, *sizes, "training.evaluate=30", "world.servers=0").of_kind("evaluation")
+    assert [line["drawn"] for line in other] == [first["drawn"], last["drawn"]]
+    np.testing.assert_allclose([line["loss"] for line in other], [first["loss"], last["loss"]], rtol=1e-4)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from hybridmpi import kernels
 from hybridmpi.autograd import Tensor, multiply
@@ -31,6 +32,33 @@ def check_gradients(function: Callable[..., Tensor], *arrays: np.ndarray, seed: 
         assert found.shape == array.shape
         assert found.dtype == array.dtype
         np.testing.assert_allclose(found, numeric, rtol=1e-5, atol=TOLERANCE * max(1.0, np.abs(numeric).max(initial=0)))
+
+
+def check_slopes(model, batch):
+    """Compare backward's gradients of a model's parameters and tables (MemoryStores, float64) with differences of its
+    loss along random directions."""
+    for parameter in model.parameters():
+        parameter.begin_step()
+    model.loss(batch).backward()
+    arrays = {}
+    for name, parameter in model.named_parameters():
+        parameter.finish_step()
+        arrays[name] = parameter.data, parameter.grad.copy()
+    for name, table in model.named_tables():
+        found = table.take_gradient()
+        gradient = np.zeros_like(table.store.values)
+        gradient[found.indices] = found.values
+        arrays[name] = table.store.values, gradient
+    random = np.random.default_rng(4)
+    for name, (values, gradient) in arrays.items():
+        along = random.standard_normal(values.shape)
+        ends = []
+        for step in (1e-6, -1e-6):
+            values += step * along
+            ends.append(float(model.loss(batch)))
+            values -= step * along
+        assert np.linalg.norm(gradient) > 1e-6, name
+        assert (ends[0] - ends[1]) / 2e-6 == pytest.approx((gradient * along).sum(), rel=1e-5, abs=1e-8), name
 
 
 def pulled_rows(model, loss):

@@ -73,7 +73,8 @@ def test_one_parameter_is_explained(capsys, job):
 
 def test_every_kind_of_job_is_planned(capsys, tmp_path):
     """Clicks that are generated, and a parallel text of the user's: by the same command, the same way."""
-    clicks, pairs, trees, graphs = (tmp_path / f"{kind}.toml" for kind in ("ctr", "nmt", "trees", "graphs"))
+    kinds = "ctr", "nmt", "trees", "graphs", "top-down"
+    clicks, pairs, trees, graphs, growing = (tmp_path / f"{kind}.toml" for kind in kinds)
     clicks.write_text('[model]\nkind = "ctr"\nbottom = [8]\ntop = [8]\n\n[data]\ndivide = 100000\nbatch = 64\n')
     for side in (1, 2):
         lines = (" ".join(f"w{(i * j * side) % 31}" for j in range(1 + i % 6)) for i in range(400))
@@ -83,6 +84,7 @@ def test_every_kind_of_job_is_planned(capsys, tmp_path):
     (tmp_path / "bank.txt").write_text("(3 (2 good) (3 (2 and) (4 warm)))\n(1 (0 bad) (2 day))\n" * 30)
     bank = f'source = "{tmp_path}/bank.txt"\ndev = "{tmp_path}/bank.txt"\ncache = "{tmp_path}"\ngraphs = 12\n'
     trees.write_text(f'[model]\nkind = "trees"\nwidth = 8\nhidden = 6\n\n[data]\n{bank}')
+    growing.write_text(f'[model]\nkind = "top-down"\nwidth = 8\nhidden = 6\n\n[data]\n{bank}')
     few = f'cache = "{tmp_path}"\nmost = 60\nlongest = 40\nnames = 9\ngraphs = 12\nvocabulary = 90\n'
     graphs.write_text(f'[model]\nkind = "graphs"\nwidth = 8\nhidden = 6\n\n[data]\n{few}')
     expected = {
@@ -90,13 +92,16 @@ def test_every_kind_of_job_is_planned(capsys, tmp_path):
         pairs: ("words", pytest.approx(45, rel=0.2), {"source", "target", "output", "bias"}),
         trees: ("labels", pytest.approx(48, rel=0.2), {"words"}),
         graphs: ("labels", pytest.approx(13, abs=3), {"words", "kinds"}),
+        growing: ("vertices", pytest.approx(48, rel=0.2), {"kinds"}),
     }
     for job, (unit, units, names) in expected.items():
         found = plan_json(capsys, str(job), "--nodes", "2", "--ranks", "6")
         assert (found["unit"], found["units_per_step"]) == (unit, units)
         assert {p["name"] for p in found["parameters"] if p["kind"] == "sparse"} == names
         assert all(0 < entry["seconds"]["compute"] < entry["seconds"]["step"] for entry in found["modes"].values())
-        text = plan(capsys, str(job), "--nodes", "2", "--explain", min({"output", "words", "tables.c03"} & names))
+        text = plan(
+            capsys, str(job), "--nodes", "2", "--explain", min({"output", "words", "tables.c03", "kinds"} & names)
+        )
         assert "rows touched in a step" in text and "(chosen)" in text
     # A rank without examples touches nothing: 3 of 6 ranks.
     few = plan_json(
@@ -106,7 +111,10 @@ def test_every_kind_of_job_is_planned(capsys, tmp_path):
     unknown = tmp_path / "unknown.toml"
     unknown.write_text('[model]\nkind = "lmm"\n')
     assert cli.main(["plan", str(unknown)]) == 2
-    assert 'kind = "lmm" (a string); expected "lm" or "ctr" or "nmt" or "trees" or "graphs"' in capsys.readouterr().err
+    assert (
+        'kind = "lmm" (a string); expected "lm" or "ctr" or "nmt" or "trees" or "graphs" or "top-down"'
+        in capsys.readouterr().err
+    )
 
 
 def test_ranks_of_a_node_do_together_what_they_would_in_a_run(capsys, job):

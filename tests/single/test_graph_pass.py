@@ -194,7 +194,8 @@ def test_what_a_child_does_not_scatter_is_zeros_whatever_memory_held():
     serial = GraphPass(functions, {"a": 3, "b": 3}, policy="serial")
     random = np.random.default_rng(1)
     for _ in range(4):  # the memory of one pass serves the next, in which other types lie where these did
-        graphs = Graphs([0, 5], random.integers(0, 2, 5), [0, 0, 1, 2, 3, 4], np.arange(4), np.zeros(4, int), ("a", "b"))
+        types = random.integers(0, 2, 5)
+        graphs = Graphs([0, 5], types, [0, 0, 1, 2, 3, 4], np.arange(4), np.zeros(4, int), ("a", "b"))
         x = Tensor(random.standard_normal((5, 3)))
         np.testing.assert_allclose(batched(graphs, x=x).h.data, serial(graphs, x=x).h.data, rtol=0, atol=1e-13)
 

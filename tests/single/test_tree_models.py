@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from finite_differences import MemoryStore, pulled_rows
+from finite_differences import MemoryStore, check_slopes, pulled_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs as some_graphs
@@ -113,32 +113,6 @@ def test_nothing_to_learn_from(cell, trees):
         parameter.finish_step()
         assert not parameter.grad.any(), name
     assert not model.words.take_gradient().values.any()
-
-
-def check_slopes(model, batch):
-    """Hold backward's gradients of all parameters against differences of the loss along random directions."""
-    for parameter in model.parameters():
-        parameter.begin_step()
-    model.loss(batch).backward()
-    arrays = {}
-    for name, parameter in model.named_parameters():
-        parameter.finish_step()
-        arrays[name] = parameter.data, parameter.grad.copy()
-    for name, table in model.named_tables():
-        found = table.take_gradient()
-        gradient = np.zeros_like(table.store.values)
-        gradient[found.indices] = found.values
-        arrays[name] = table.store.values, gradient
-    random = np.random.default_rng(4)
-    for name, (values, gradient) in arrays.items():
-        along = random.standard_normal(values.shape)
-        ends = []
-        for step in (1e-6, -1e-6):
-            values += step * along
-            ends.append(float(model.loss(batch)))
-            values -= step * along
-        assert np.linalg.norm(gradient) > 1e-6, name
-        assert (ends[0] - ends[1]) / 2e-6 == pytest.approx((gradient * along).sum(), rel=1e-5, abs=1e-8), name
 
 
 MIXED = ["(1 (0 (3 a) (2 (4 b) (0 (1 a)))) (2 c))", "(-1 (2 (0 c) (-1 (1 d) (2 a))))", "(4 d)", "(2 (-1 b) (0 a))"]

@@ -14,6 +14,7 @@ from hybridmpi.graphs import Graphs, from_nested
 from hybridmpi.models.score import Score, score
 from hybridmpi.models.sequence_lstm import SequenceLSTM
 from hybridmpi.models.tree_lstm import SumInner, TreeLSTM
+from hybridmpi.training.growing import bracketed
 from hybridmpi.training.job import default_job, read_job
 from hybridmpi.training.kinds import task_of
 
@@ -86,6 +87,57 @@ def test_every_cell_has_its_data_and_model(bank, cell):
     assert np.array_equal(next(task.batches(1, 0, 1)).numbers, second.numbers)
     shares = [next(task.batches(0, rank, 7)) for rank in range(7)]
     assert sum(share is None for share in shares) == 2
+
+
+def test_trees_from_the_top_down(bank):
+    def task(**settings):
+        job = default_job("top-down")
+        section = replace(job.data, source=str(bank), graphs=5, cache=str(bank), **settings)
+        return task_of("top-down")(replace(job, model=replace(job.model, width=4, hidden=3), data=section))
+
+    found = task()
+    assert found.words() == [*"01234", "_"] and found.model.kinds.rows == 6
+    # The third tree of the bank has three children, of which two go to a vertex that was put in.
+    sizes = {5: 0, 3: 0}
+    batch = next(found.batches(0, 0, 1))
+    for number, graph in zip(batch.numbers, range(5), strict=True):
+        mine = batch.graphs.select([graph])
+        label, count = (mine.data[name][mine.data["label"] >= 0].tolist() for name in ("label", "count"))
+        shape = sorted(zip(label, count, strict=True))
+        assert (
+            shape
+            == [
+                [(2, 0), (2, 0), (3, 2), (3, 2), (4, 0)],
+                [(0, 0), (1, 2), (2, 0)],
+                [(2, 0), (2, 0), (2, 0), (2, 2), (5, 2)],
+            ][number % 3]
+        )
+        sizes[len(shape)] += 1
+    assert batch.weight == 5 * sizes[5] + 3 * sizes[3]
+    _, second = itertools.islice(found.batches(0, 0, 1), 2)
+    assert np.array_equal(next(found.batches(1, 0, 1)).numbers, second.numbers)
+    shares = [next(found.batches(0, rank, 7)) for rank in range(7)]
+    assert sum(share is None for share in shares) == 2
+    assert sum(share.weight for share in shares if share is not None) == batch.weight
+    # Of 52 vertices 12 are (2, 0) among the first trees' two kinds alone: all pairs, counted once more.
+    pairs = {(2, 0): 24, (3, 2): 8, (4, 0): 4, (0, 0): 4, (1, 2): 4, (2, 2): 4, (5, 2): 4}
+    nats = sum(-n * np.log((n + 1) / (52 + 6 * 3)) for n in pairs.values()) / 52
+    assert found.data.frequencies == pytest.approx(nats) and f"{nats:.4f} nats" in str(found.data)
+
+
+def test_without_held_out_trees_nothing_is_evaluated(tmp_path):
+    job = default_job("top-down")
+    section = replace(job.data, most=40, held_out=0.0, graphs=5, cache=str(tmp_path))
+    task = task_of("top-down")(replace(job, data=section))
+    assert len(task.train) == 40 and task.evaluate(None) is None and "nats" not in str(task.data)
+
+
+def test_drawn_trees_as_text():
+    kinds = ["Call", "Return", "_"]
+    assert bracketed([2], kinds) == "_" and bracketed([1, [0]], kinds) == "(Return Call)"
+    # A vertex put in to make the tree binary, whose children are its parent's.
+    assert bracketed([0, [2], [2, [1], [2, [2], [0, [2], [2]]]]], kinds) == "(Call _ Return _ (Call _ _))"
+    assert bracketed([2, [0], [2]], kinds) == "Call _"
 
 
 def test_the_example_for_sentiment_is_a_job():

@@ -12,8 +12,9 @@ WORDS = 1000
 
 
 def complete_trees(count: int, leaves: int) -> Graphs:
-    """Return so many trees of types "leaf", "low" (just above leaves), "inner" and "root". Local. Raises UsageError unless
-    `leaves` is a power of two, and at least 4.
+    """Return so many trees of types "leaf", "low" (just above leaves), "inner" and "root". Local.
+
+    Raises UsageError unless `leaves` is a power of two, and at least 4.
 
     Data: "word", below WORDS, -1 but at leaves; "label", 0 at roots, else -1.
     Words are those of benchmarks/peers/tree_fc_model.py, left to right.

@@ -61,7 +61,7 @@ class _Growing(TopDownTreeLSTM):
         """Return the negative log likelihood of trees just drawn, a mean over their vertices."""
         seeds, levels, policy = batch
         drawn = self.tree.over(seeds, [levels] * len(seeds), policy=policy)
-        self.vertices = len(drawn.kind)
+        self.vertices = len(drawn.label)
         return self.told(drawn)
 
 

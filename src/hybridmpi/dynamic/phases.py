@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hybridmpi.dynamic.nodes import EDGE, VERTEX, Node
+from hybridmpi.dynamic.nodes import EDGE, ELEMENTWISE, VERTEX, Node
 
 BEFORE, ROUND, AFTER = "before", "round", "after"
+
+_CHEAP = frozenset(("add", "subtract", "multiply", "negative", "positive"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +49,20 @@ def phases_of(
         if node.space not in (VERTEX, EDGE):
             phase = rows
         phases[node] = phase
+    _put_off(nodes, phases)
     return phases
+
+
+def _put_off(nodes: Sequence[Node], phases: dict[Node, str]) -> None:
+    """Let what is as cheap as reading it, and only used in rounds by operations of the same kind, be computed there, in
+    registers: the slope of tanh, not stored before and read again."""
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for operand in node.inputs:
+            users.setdefault(operand, []).append(node)
+    for node in reversed(nodes):
+        used_by = users.get(node, ())
+        if node.name in _CHEAP and phases[node] == BEFORE and used_by:
+            together = all(user.name in ELEMENTWISE and user.space == node.space for user in used_by)
+            if together and all(phases[user] != BEFORE and user.width == node.width for user in used_by):
+                phases[node] = ROUND if any(phases[user] == ROUND for user in used_by) else AFTER

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,8 @@ class Program:
     the type's own, and such as others have made, each with its number. indices: the arrays of row numbers that are
     used. table: buffers and indices by the number that kernels know them by. constants: parameters as they are used.
     parameters: those that get a gradient, in the order in which backward is done with them. zeros: columns of state
-    that others gather and these vertices do not scatter.
+    that others gather and these vertices do not scatter. inflows: where parents add gradients: (key of the layout,
+    width of all of a vertex' rows, columns of them).
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Program:
         self.wanted = Wanted(slots, any(node.space == EDGE for node in forward))
         self.pulls = {node.attributes[0] for node in forward if node.name == "pull"}
         self.zeros: list[slice] = []
+        self.inflows = _joined_columns(layout.own(n.attributes[0]) + (n.width,) for n in backward if n.name == "inflow")
         self.pushes = {node.attributes[0]: node.width for node in forward if node.name == "push"}
         self.products = {
             phase: [
@@ -308,6 +310,17 @@ def _check_dtypes(trace: Trace, dtype: np.dtype) -> None:
             raise UsageError(
                 f"a vertex function of {dtype} uses {node.attributes[0]!r}: expected all of its tensors in one dtype"
             )
+
+
+def _joined_columns(places: Iterable[tuple[Any, int, int, int]]) -> list[tuple[Any, int, slice]]:
+    """Return places (key, width, column, columns) with those joined that lie side by side."""
+    found: list[tuple[Any, int, slice]] = []
+    for key, width, first, count in sorted(places, key=lambda place: (str(place[0]), place[2])):
+        last = first + count
+        if found and found[-1][0] == key and found[-1][2].stop == first:
+            first = found.pop()[2].start
+        found.append((key, width, slice(first, last)))
+    return found
 
 
 def _used(nodes: Sequence[Node]) -> set[Node]:

@@ -188,8 +188,10 @@ class Run:
             if given.rows.requires_grad:
                 given.gradient = np.zeros(given.rows.shape, self.dtype)
         self._more = self._open(1, "state gradient")
-        for key in self.state.widths:
-            self.array("state gradient", key)[...] = 0
+        for number, work in self.works.items():
+            for key, width, columns in work.program.inflows:
+                first, last = self.state.rows_of(key, number)
+                self.array("state gradient", key)[first:last].reshape(-1, width)[:, columns] = 0
         self._go(-1, lambda program: program.backward)
         self._pool.give_back(self._more)
         self.close()

@@ -46,13 +46,16 @@ class RecursiveTreeLSTM(Module):
         if node.word >= 0:
             h, c = self.leaf(self.words(node.word))
         else:
-            h, c = self.inner(*self.state_of(node.child(0)), *self.state_of(node.child(1)))
+            below = [self.missing(node) if child is None else self.encode(child) for child in map(node.child, (0, 1))]
+            h, c = self.inner(*below[0], *below[1])
         push(h=h, label=node.label)
         return h, c
 
-    def state_of(self, child: Node | None) -> State:
-        """Return (h, c) of a child, zeros for one that is missing."""
-        return (self.nothing, self.nothing) if child is None else self.encode(child)
+    @recursive
+    def missing(self, node: Node) -> State:
+        """Return (h, c) of a child that this node lacks: zeros, as a call of its own, so that layers take them like
+        states of others."""
+        return self.nothing, self.nothing
 
     def lower(self, graphs: Graphs) -> Graphs:
         """Return binary trees as `loss` and `evaluate` want them: the function runs here, once. Local."""

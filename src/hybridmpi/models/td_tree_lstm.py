@@ -10,6 +10,7 @@ Its children, x the kind's row:   [i f o u] for each = W [x; h] + b,   c' = s(f)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hybridmpi.autograd import Parameter, Tensor, concatenate, no_grad, sigmoid,
 from hybridmpi.dynamic import push, recursive
 from hybridmpi.graphs import Graphs, Node, root_nodes
 from hybridmpi.models.draws import below, choose
+from hybridmpi.models.prediction import PASSES
 from hybridmpi.models.vertex_classifier import GraphsOfBatch
 from hybridmpi.nn import Embedding, Linear, Module, cross_entropy
 
@@ -64,7 +66,7 @@ class TopDownTreeLSTM(Module):
     def likelihood(self, node: Node, h: Tensor, c: Tensor) -> None:
         """Tell a vertex that is known, and what is below it."""
         kind, children = node.label if node.label >= 0 else self.unlabelled, node.children
-        push(h=h, kind=kind, count=len(children))
+        push(h=h, label=kind, count=len(children))
         if children:
             states = self.down(self.kinds(kind), h, c)
             for child, (child_h, child_c) in zip(children, states, strict=False):
@@ -81,7 +83,7 @@ class TopDownTreeLSTM(Module):
         logits = await self.output(h)
         kind = choose(logits[: self.unlabelled + 1], seed)
         count = choose(logits[self.unlabelled + 1 :], below(seed, MOST_CHILDREN)) if levels > 1 else 0
-        push(h=h, kind=kind, count=count)
+        push(h=h, label=kind, count=count)
         if count:
             for child, (child_h, child_c) in enumerate(self.down(self.kinds(kind), h, c)[:count]):
                 self.grow(below(seed, child), levels - 1, child_h, child_c)
@@ -89,7 +91,8 @@ class TopDownTreeLSTM(Module):
     def lower(self, graphs: Graphs) -> Graphs:
         """Return trees with data "label" (the kind) and at most two children a vertex as `loss` wants them. Local.
 
-        The function runs here, once.
+        The function runs here, once, some 40 us a vertex. What comes has a vertex for each of a tree's, with data
+        "label" (the number of its row of `kinds`) and "count" (of its children), and one more a tree, with -1 in both.
         """
         return self.known.lower(root_nodes(graphs))
 
@@ -97,10 +100,22 @@ class TopDownTreeLSTM(Module):
         """Return the negative log likelihood of the batch's trees, a mean over their vertices. Local; pulls rows."""
         return self.told(self.known.over(batch.graphs))
 
+    def rows_wanted(self, batch: GraphsOfBatch) -> dict[str, np.ndarray]:
+        """Return the ids of the rows that `loss` will pull for a batch, by table: kinds of vertices with children.
+        Local."""
+        return {"kinds": batch.graphs.data["label"][batch.graphs.data["count"] > 0]}
+
+    def flops(self, batch: GraphsOfBatch, rows: Mapping[str, int]) -> float:
+        """Return the additions and multiplications of the matrix products of `loss` and its backward, for a batch that
+        takes so many different `rows` of each table. Local."""
+        parents = np.count_nonzero(batch.graphs.data["count"] > 0)
+        products = parents * self.down.gates.weight.size + batch.weight * self.output.weight.size
+        return PASSES * 2.0 * products
+
     def told(self, vertices: Any) -> Tensor:
         """Return the negative log likelihood of vertices, which `known` or `tree` has pushed: a mean. Local."""
         logits, first = self.output(vertices.h), self.unlabelled + 1
-        return cross_entropy(logits[:, :first], vertices.kind) + cross_entropy(logits[:, first:], vertices.count)
+        return cross_entropy(logits[:, :first], vertices.label) + cross_entropy(logits[:, first:], vertices.count)
 
     def draw(self, trees: int, levels: int, seed: int = 0) -> list[Any]:
         """Return drawn trees, each (kind, *children), a function of `seed`; remembers nothing. Local; pulls rows.
@@ -114,7 +129,7 @@ class TopDownTreeLSTM(Module):
         for root in range(trees):
             mine = np.flatnonzero(drawn.roots["h"] == root)
             open_vertices: list[tuple[list[Any], int]] = []
-            for kind, count in zip(drawn.kind[mine].tolist(), drawn.count[mine].tolist(), strict=True):
+            for kind, count in zip(drawn.label[mine].tolist(), drawn.count[mine].tolist(), strict=True):
                 vertex = [kind]
                 if open_vertices:
                     parent, missing = open_vertices.pop()

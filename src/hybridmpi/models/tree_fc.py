@@ -41,8 +41,8 @@ class Inner(VertexFunction):
 
 
 class TreeFC(Module):
-    """Moves the states of roots to 1. Types are "leaf", "low" (its children are leaves), "inner" and "root", data "word"
-    [V], -1 at inner vertices.
+    """Moves the states of roots to 1. Types are "leaf", "low" (just above leaves), "inner" and "root", data "word" [V],
+    -1 but at leaves.
 
     table: [words, hidden], the states of the leaves by word, which are not trained.
     """

@@ -18,6 +18,7 @@ KINDS = {
     "nmt": "hybridmpi.training.translation:TranslationTask",
     "trees": "hybridmpi.training.trees:TreeTask",
     "graphs": "hybridmpi.training.variables:VariableTask",
+    "top-down": "hybridmpi.training.growing:GrowingTask",
 }
 
 
