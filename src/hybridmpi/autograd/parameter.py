@@ -90,7 +90,7 @@ class Parameter(Tensor):
                 f"parameter '{self.name}' has shape {self.wanted_shape} and cannot take values of shape {values.shape}"
             )
         if self._data is None:
-            self._data = namespace(values).array(values, self.wanted_dtype, copy=True)
+            self._data = namespace(values).array(values, self.wanted_dtype, copy=True, order="C")
         else:
             self._data[...] = values
 

@@ -20,13 +20,11 @@ class Constants:
 
     def array(self, buffer: Buffer) -> Any:
         """Return a row [1, width], or a matrix."""
-        return self._found(buffer)[1]
+        return self.found(buffer)[0]
 
-    def address(self, buffer: Buffer) -> int:
-        """Return where it lies."""
-        return self._found(buffer)[2]
-
-    def _found(self, buffer: Buffer) -> tuple[Any, Any, int]:
+    def found(self, buffer: Buffer) -> tuple[Any, int]:
+        """Return a row [1, width], or a matrix, and where it lies, as long as the caller keeps it: what is a copy is
+        made anew for the next one."""
         source = buffer.key if buffer.kind == "matrix" else _source(buffer.key)
         known = self._known.get(buffer)
         if known is None or known[0] is not source.data:
@@ -35,7 +33,7 @@ class Constants:
             # What is a copy has to be made anew each time: the parameter may have changed.
             kept = source.data if np.may_share_memory(values, source.data) else None
             known = self._known[buffer] = kept, values, address_of(values)
-        return known
+        return known[1:]
 
 
 def _source(node: Node) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import Context
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,8 @@ class Plan:
         # What is gathered wants a gradient if what some type scatters under that name does: nothing, to begin with.
         gathered: frozenset[str] = frozenset()
         while True:
-            traces = self._write_down(functions, inputs, follow, gathered)
+            # As if gradients were wanted: without, a row computed from parameters would pass for a constant.
+            traces = Context().run(self._write_down, functions, inputs, follow, gathered)
             found = frozenset().union(*(_names(trace, ("scatter",), following=True) for trace in traces.values()))
             if found == gathered:
                 break
@@ -230,9 +232,11 @@ def _input(graphs: Graphs, name: str, value: Any) -> Input:
                 "positions)"
             )
         positions = np.arange(graphs.vertices)
-    if positions.shape != (graphs.vertices,):
+    positions = np.asarray(positions)
+    if positions.shape != (graphs.vertices,) or positions.dtype.kind not in "iu":
         raise UsageError(
-            f"positions {positions.shape} of input '{name}': expected ({graphs.vertices},), a row for each vertex"
+            f"positions {positions.shape} of {positions.dtype} of input '{name}': expected integers "
+            f"({graphs.vertices},), a row for each vertex"
         )
     return Input(rows, positions.astype(np.int64, copy=False))
 

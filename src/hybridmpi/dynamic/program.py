@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridmpi.autograd import Parameter
 from hybridmpi.dynamic import fusing
 from hybridmpi.dynamic.constants import Constants
 from hybridmpi.dynamic.layout import Layout
@@ -19,6 +20,7 @@ from hybridmpi.dynamic.products import ParameterProduct, ParameterSum, Product
 from hybridmpi.dynamic.schedule import Wanted
 from hybridmpi.dynamic.sequence import joined
 from hybridmpi.dynamic.steps import Clear, Kernel, Operations, RowFunction, Step
+from hybridmpi.errors import UsageError
 
 Steps = dict[str, list[Step]]
 
@@ -54,6 +56,7 @@ class Program:
         rows: bool,
     ) -> None:
         self.trace, self.dtype, self.batching, self.rows = trace, dtype, batching, rows
+        _check_dtypes(trace, dtype)
         self.table: dict[Any, int] = {}
         self.constants = Constants()
         self.indices: set[tuple[str, ...]] = set()
@@ -80,7 +83,7 @@ class Program:
                 if self.part_of.setdefault(buffer, part) == part:
                     (self.own if buffer.kind in ("own", "rows") else self.others)[part].append((buffer, number))
         slots = frozenset(node.attributes[0] for node in forward if node.name == "gather")
-        self.wanted = Wanted(slots, any(node.name == "child" for node in forward))
+        self.wanted = Wanted(slots, any(node.space == EDGE for node in forward))
         self.pulls = {node.attributes[0] for node in forward if node.name == "pull"}
         self.zeros: list[slice] = []
         self.inflows = _joined_columns(layout.own(n.attributes[0]) + (n.width,) for n in backward if n.name == "inflow")
@@ -189,7 +192,8 @@ class Program:
         (parameter,) = node.attributes
         target = Place(self._places.buffer("gradient", parameter, CONSTANT, node.shape[1]), 0)
         kernels = None
-        if self.batching.fused and all(operand.width == operand.shape[-1] for operand in node.inputs):
+        vectors = all(operand.width == operand.shape[-1] for operand in node.inputs)
+        if self.batching.fused and vectors and isinstance(parameter, Parameter):
             places = [self._matrix(place) for place in (a, b, target)]
             kernels = tuple(
                 fusing.compile_product(self.dtype, fusing.Gradient(*places, *node.shape, add)) for add in (False, True)
@@ -201,7 +205,8 @@ class Program:
         parameter, shapes, _ = node.attributes
         target = Place(self._places.buffer("gradient", parameter, CONSTANT, width), 0)
         adding = None
-        if self.batching.fused and all(math.prod(shape) == width for shape in shapes):
+        as_it_lies = all(math.prod(shape) == width for shape in shapes)
+        if self.batching.fused and as_it_lies and isinstance(parameter, Parameter):
             adding = self._kernel(
                 width, [fusing.Load(self._operand(x))], [fusing.Store(0, self._operand(target), True)]
             )
@@ -296,6 +301,15 @@ class Program:
 
     def _number(self, entry: Any) -> int:
         return self.table.setdefault(entry, len(self.table))
+
+
+def _check_dtypes(trace: Trace, dtype: np.dtype) -> None:
+    """Raise UsageError for a parameter or another tensor of which kernels would take the bytes for others."""
+    for node in trace.nodes:
+        if node.name == "parameter" and node.attributes[0].dtype != dtype:
+            raise UsageError(
+                f"a vertex function of {dtype} uses {node.attributes[0]!r}: expected all of its tensors in one dtype"
+            )
 
 
 def _joined_columns(places: Iterable[tuple[Any, int, int, int]]) -> list[tuple[Any, int, slice]]:

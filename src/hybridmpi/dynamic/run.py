@@ -152,7 +152,7 @@ class Run:
 
     def _array(self, kind: str, key: Any) -> Any:
         if kind == "input":
-            return self.inputs[key].rows.data
+            return np.ascontiguousarray(self.inputs[key].rows.data)
         if kind == "input gradient":
             return self.inputs[key].gradient
         if kind == "output":

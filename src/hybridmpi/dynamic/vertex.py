@@ -139,6 +139,8 @@ class TracedVertex:
                     f"type '{self._type}' {operation}s '{name}', which has {node.space} rows of shape {node.shape}: "
                     "expected a vector for each vertex (total(...) sums over children, reshape makes vectors)"
                 )
+            if (operation, name) == ("push", "vertices"):
+                raise UsageError(f"type '{self._type}' pushes 'vertices': the outputs of a pass have that already")
             if node.name == "number":
                 raise UsageError(f"type '{self._type}' {operation}s the plain number '{name}'")
             self._trace.add(operation, (self._trace.computed(node, VERTEX),), (name,))

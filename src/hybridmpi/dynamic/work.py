@@ -122,7 +122,7 @@ class TypeWork:
                 address = run.address(kind.removeprefix("own "), key)
                 table[number] = address + run.state.rows_of(key, self.number)[0] * run.row_bytes(key)
             elif buffer.space == CONSTANT:
-                table[number] = program.constants.address(buffer)
+                self.arrays[buffer], table[number] = program.constants.found(buffer)  # kept until backward is done
             else:
                 table[number] = run.address(kind, key)
 
@@ -139,8 +139,6 @@ class TypeWork:
         if kind in _OWN_STATE:
             first, last = run.state.rows_of(buffer.key, self.number)
             return run.array(kind.removeprefix("own "), buffer.key)[first:last].reshape(-1, buffer.width)
-        if buffer.space == CONSTANT:
-            return self.program.constants.array(buffer)
         return run.array("input" if kind == "rows" else kind, buffer.key)
 
     def point(self, number: int, array: Any) -> None:
