@@ -142,7 +142,7 @@ class Program:
         """Return for each node how many steps must come before its own. Operations element by element share a step."""
         depths: dict[Node, int] = {}
         for node in nodes:
-            depth = 0
+            depth = -1 if node.name in _VIEWS else 0  # what is there before needs no step
             for operand in node.inputs:
                 if operand in depths:
                     together = (
