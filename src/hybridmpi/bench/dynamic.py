@@ -28,6 +28,7 @@ import numpy as np
 from hybridmpi.bench.dynamic_work import FEW, FORMS, MODELS, Work, work_of
 from hybridmpi.bench.measure import (
     at_least,
+    limit_threads,
     phases_ms,
     require,
     row,
@@ -38,7 +39,7 @@ from hybridmpi.bench.measure import (
 )
 from hybridmpi.data import GraphBatches
 from hybridmpi.data.text_file import STANDARD_LIBRARY
-from hybridmpi.errors import DataError, UsageError
+from hybridmpi.errors import DataError
 from hybridmpi.models.tree_lstm import CELLS
 from hybridmpi.optim import SGD
 from hybridmpi.roles import Servers
@@ -104,16 +105,6 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     params = {name: getattr(options, name) for name in ("model", *SAID_OF[options.model], "threads", "form")}
     off = [name for name in ("eager", "lazy", "fusion") if getattr(options, f"no_{name}")]
     return params | {"without": ", ".join(off) or "nothing"}, results
-
-
-def limit_threads(threads: int) -> None:
-    """Let BLAS of this process have so many threads, and no others."""
-    from threadpoolctl import threadpool_info, threadpool_limits
-
-    threadpool_limits(limits=threads)
-    found = {pool["num_threads"] for pool in threadpool_info()}
-    if found != {threads}:
-        raise UsageError(f"--threads {threads}: BLAS has {sorted(found)}; expected no more than it was built for")
 
 
 def _is_right(world: World, work: Work) -> bool:

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.autograd import Tensor
-from hybridmpi.bench.dynamic import limit_threads
-from hybridmpi.bench.measure import alternate, at_least, ratio, require, row, server_count
+from hybridmpi.bench.measure import alternate, at_least, limit_threads, ratio, require, row, server_count
 from hybridmpi.models.draws import below
 from hybridmpi.models.td_tree_lstm import MOST_CHILDREN, TopDownTreeLSTM
 from hybridmpi.optim import SGD

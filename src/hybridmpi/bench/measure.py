@@ -92,6 +92,16 @@ def row(name: str, samples: Sequence[float], unit: str, **more: Any) -> dict[str
     }
 
 
+def limit_threads(threads: int) -> None:
+    """Let BLAS of this process have so many threads, and no others. Local. Raises UsageError if it cannot."""
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    threadpool_limits(limits=threads)
+    found = {pool["num_threads"] for pool in threadpool_info()}
+    if found != {threads}:
+        raise UsageError(f"--threads {threads}: BLAS has {sorted(found)}; expected no more than it was built for")
+
+
 def phases_ms(results: Sequence[StepResult]) -> dict[str, float]:
     """Return the mean milliseconds of a step by phase; "other" is what no phase claims. Local."""
     total = sum(result.total_seconds for result in results)

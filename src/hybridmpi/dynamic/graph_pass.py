@@ -15,7 +15,7 @@ from hybridmpi.dynamic.layout import RowOfVertex
 from hybridmpi.dynamic.memory import Pool
 from hybridmpi.dynamic.nodes import Node, Trace
 from hybridmpi.dynamic.phases import Batching
-from hybridmpi.dynamic.program import Program
+from hybridmpi.dynamic.program import Program, parameters_of
 from hybridmpi.dynamic.report import Report, Times
 from hybridmpi.dynamic.rewrite import sink_slices
 from hybridmpi.dynamic.run import Run
@@ -93,11 +93,7 @@ class GraphPass(Module):
         if self._times is not None:
             self._times.schedule(schedule, time.perf_counter() - started)
         run.forward()
-        tensors = recorded(run, given, plan.parameters) if plan.recording else None
-        if tensors is None:
-            run.close()
-            tensors = {name: Tensor(rows) for name, rows in run.outputs.items()}
-        return Outputs(tensors, run.output_vertices)
+        return Outputs(outputs_of(run, given, plan.parameters), run.output_vertices)
 
     def report(self, work: Callable[[], Any]) -> Report:
         """Return what passes within `work()` did: rounds, rows in each, time by operation. Local."""
@@ -165,11 +161,7 @@ class Plan:
             program = Program(trace, backward, layout, inputs, dtype, batching, rows=True)
             program.zeros = [layout.columns(what) for what in sorted(gathers - _names(trace, ("scatter",)))]
             self.programs[name] = program
-        done: dict[int, Parameter] = {}
-        for program in self.programs.values():
-            for parameter in program.parameters:
-                done[id(parameter)] = parameter
-        self.parameters = list(done.values())
+        self.parameters = parameters_of(self.programs.values())
 
     def _write_down(
         self,
@@ -241,8 +233,9 @@ def _input(graphs: Graphs, name: str, value: Any) -> Input:
     return Input(rows, positions.astype(np.int64, copy=False))
 
 
-def recorded(run: Run, inputs: Mapping[str, Input], parameters: list[Parameter]) -> dict[str, Tensor] | None:
-    """Return the outputs as tensors; None if no gradient can come from them.
+def outputs_of(run: Run, inputs: Mapping[Any, Input], parameters: list[Parameter]) -> dict[str, Tensor]:
+    """Return the outputs of a run that has gone forward as tensors, which know its backward; the run is closed if no
+    gradient can come from them. Local.
 
     All of them hang on one tensor without elements, made before them: so its turn in backward comes when all their
     gradients are there.
@@ -262,7 +255,8 @@ def recorded(run: Run, inputs: Mapping[str, Input], parameters: list[Parameter])
 
     hub = record(np.zeros(0, run.dtype), (*tensors, *parameters), backward)
     if not hub.requires_grad:
-        return None
+        run.close()
+        return {name: Tensor(rows) for name, rows in run.outputs.items()}
 
     def keep(name: str) -> Callable[[Any], None]:
         def deliver(gradient: Any) -> None:

@@ -312,6 +312,11 @@ def _check_dtypes(trace: Trace, dtype: np.dtype) -> None:
             )
 
 
+def parameters_of(programs: Iterable[Program]) -> list[Any]:
+    """Return the parameters that programs give a gradient, each once. Local."""
+    return list({id(parameter): parameter for program in programs for parameter in program.parameters}.values())
+
+
 def _joined_columns(places: Iterable[tuple[Any, int, int, int]]) -> list[tuple[Any, int, slice]]:
     """Return places (key, width, column, columns) with those joined that lie side by side."""
     found: list[tuple[Any, int, slice]] = []

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.dynamic import push, recursive
 from hybridmpi.errors import UsageError
 from hybridmpi.graphs import Graphs, Node, root_nodes
 from hybridmpi.models.tree_lstm import CELLS, Leaf, NaryInner, State, SumInner
-from hybridmpi.models.vertex_classifier import GraphsOfBatch
+from hybridmpi.models.vertex_classifier import GraphsOfBatch, labelled
 from hybridmpi.nn import Embedding, Linear, Module, cross_entropy
 
 
@@ -64,10 +63,7 @@ class RecursiveTreeLSTM(Module):
     def loss(self, batch: GraphsOfBatch) -> Tensor:
         """Return the mean cross-entropy of the labelled vertices. Local; pulls rows."""
         outputs = self.encode.over(batch.graphs)
-        hidden, labels = outputs.h, outputs.label
-        if batch.weight < len(labels):
-            labelled = np.flatnonzero(labels >= 0)
-            hidden, labels = autograd.gather_rows(hidden, labelled), labels[labelled]
+        hidden, labels = labelled(outputs.h, outputs.label, batch.weight)
         return cross_entropy(self.output(hidden), labels)
 
     def evaluate(self, batch: GraphsOfBatch) -> np.ndarray:

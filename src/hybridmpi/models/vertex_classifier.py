@@ -23,6 +23,14 @@ class GraphsOfBatch(Protocol):
     weight: int
 
 
+def labelled(hidden: Tensor, labels: np.ndarray, count: int) -> tuple[Tensor, np.ndarray]:
+    """Return the rows and labels of the vertices that have one, `count` of them. Local. hidden: [V, h]; labels: [V]."""
+    if count < len(labels):
+        there = np.flatnonzero(labels >= 0)
+        hidden, labels = autograd.gather_rows(hidden, there), labels[there]
+    return hidden, labels
+
+
 class VertexClassifier(Module):
     """Base of models whose vertex functions pull "word" and push `h` [V, hidden], from which the label is told.
 
@@ -52,11 +60,7 @@ class VertexClassifier(Module):
 
         Raises UsageError for graphs that do not fit the functions, SparseIndexError for a word outside the table.
         """
-        labels = batch.graphs.data["label"]
-        hidden = self.hidden(batch.graphs)
-        if batch.weight < len(labels):
-            labelled = np.flatnonzero(labels >= 0)
-            hidden, labels = autograd.gather_rows(hidden, labelled), labels[labelled]
+        hidden, labels = labelled(self.hidden(batch.graphs), batch.graphs.data["label"], batch.weight)
         return cross_entropy(self.output(self.dropout(hidden)), labels)
 
     def evaluate(self, batch: GraphsOfBatch) -> np.ndarray:
@@ -89,9 +93,5 @@ class VertexClassifier(Module):
     def words_of(self, graphs: Graphs) -> tuple[Tensor, np.ndarray]:
         """Return the rows of the different words of the graphs, and each vertex' row, -1 without a word: an input of a
         pass. Local; pulls rows."""
-        words = graphs.data["word"]
-        shown = np.flatnonzero(words >= 0)
-        distinct, places = self.words.distinct(words[shown])
-        positions = np.full(len(words), -1)
-        positions[shown] = places
-        return self.dropout(self.words.rows_of(distinct)), positions
+        rows, positions = self.words.rows_at(graphs.data["word"])
+        return self.dropout(rows), positions

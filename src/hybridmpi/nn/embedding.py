@@ -94,6 +94,18 @@ class Embedding(Module):
         gradients = self._gradients
         return pulled_rows(values, lambda gradient: gradients.append((distinct, gradient)))
 
+    def rows_at(self, ids: np.ndarray) -> tuple[Tensor, np.ndarray]:
+        """Return the rows of the different ids, of integers of any shape, [u, dim], and where each of `ids` is among
+        them, int64 of ids.shape; -1 where an id is below 0, which means none. Local; pulls from the store.
+
+        Raises SparseIndexError for an id that is no row.
+        """
+        shown = ids >= 0
+        distinct, places = self.distinct(ids[shown])
+        positions = np.full(ids.shape, -1)
+        positions[shown] = places
+        return self.rows_of(distinct), positions
+
     def take_gradient(self) -> SparseRows:
         """Return the gradient of all rows pulled since the last call, each id once, and forget it. Local; once a step.
 

@@ -18,7 +18,7 @@ from hybridmpi.models.td_tree_lstm import TopDownTreeLSTM
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
 from hybridmpi.training.task import Evaluation, Task
 from hybridmpi.training.values import Count, Range
-from hybridmpi.training.vertices import EVALUATION_GRAPHS
+from hybridmpi.training.vertices import EVALUATION_GRAPHS, training_batches
 from hybridmpi.world import World
 
 # The words that trees are read with, which nothing here looks at: as in kind "trees", which shares its cache.
@@ -103,9 +103,7 @@ class GrowingTask(Task):
 
     def batches(self, first: int, rank: int, ranks: int) -> Iterator[data.GraphBatch | None]:
         """Yield a rank's share of the batches of trees, dealt by their vertices."""
-        batches = data.GraphBatches(self.train, self.job.data.graphs, self.job.training.seed, rank, ranks)
-        batches.position = first
-        return (batch if batch.weight else None for batch in batches)
+        return training_batches(self.job, self.train, first, rank, ranks)
 
     def evaluate(self, world: World) -> Evaluation | None:
         """Return how likely held-out vertices are, beside what their frequencies alone tell; and a tree that the model

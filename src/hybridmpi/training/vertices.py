@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hybridmpi import data
+from hybridmpi.graphs import Graphs
 from hybridmpi.models.score import Score, score
+from hybridmpi.training.job import Job
 from hybridmpi.training.task import Evaluation, Task
 from hybridmpi.world import World
 
 # Held-out graphs that one call of the model evaluates on all ranks together.
 EVALUATION_GRAPHS = 256
+
+
+def training_batches(job: Job, graphs: Graphs, first: int, rank: int, ranks: int) -> Iterator[data.GraphBatch | None]:
+    """Yield a rank's batches of graphs, [data] graphs of them a step over all ranks, from step `first` on; None where
+    it got no label. Local."""
+    batches = data.GraphBatches(graphs, job.data.graphs, job.training.seed, rank, ranks)
+    batches.position = first
+    return (batch if batch.weight else None for batch in batches)
 
 
 class VertexTask(Task):
@@ -21,9 +31,7 @@ class VertexTask(Task):
 
     def batches(self, first: int, rank: int, ranks: int) -> Iterator[data.GraphBatch | None]:
         """Yield a rank's share of the batches of graphs, dealt by their vertices."""
-        batches = data.GraphBatches(self.data.train, self.job.data.graphs, self.job.training.seed, rank, ranks)
-        batches.position = first
-        return (batch if batch.weight else None for batch in batches)
+        return training_batches(self.job, self.data.train, first, rank, ranks)
 
     def evaluate(self, world: World) -> Evaluation | None:
         """Return how many of the held-out labels are told right, and how many of those of roots; of sentiment (classes

@@ -34,10 +34,10 @@ class Arena:
 
 
 class Chunk:
-    """Memory for so many vertices of one type, `used` of them taken: see `steps.Work`."""
+    """Memory for so many vertices of the type of that number, `used` of them taken: see `steps.Work`."""
 
-    def __init__(self, run: Any, program: Program, capacity: int) -> None:
-        self.program, self.capacity, self.used, self._run = program, capacity, 0, run
+    def __init__(self, run: Any, number: int, program: Program, capacity: int) -> None:
+        self.number, self.program, self.capacity, self.used, self._run = number, program, capacity, 0, run
         self.first_rows = {
             width: run.state[width].take(count * capacity) for width, count in program.layout.counts.items()
         }

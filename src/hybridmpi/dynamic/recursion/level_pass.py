@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi.autograd import Parameter, Tensor, is_recording
+from hybridmpi.autograd import Tensor, is_recording
 from hybridmpi.dynamic.adjoint import differentiate
-from hybridmpi.dynamic.graph_pass import recorded
+from hybridmpi.dynamic.graph_pass import outputs_of
 from hybridmpi.dynamic.layout import RowOfValue
 from hybridmpi.dynamic.memory import Pool
 from hybridmpi.dynamic.nodes import Node
 from hybridmpi.dynamic.phases import Batching
-from hybridmpi.dynamic.program import Program
+from hybridmpi.dynamic.program import Program, parameters_of
 from hybridmpi.dynamic.recursion.expansion import Context
 from hybridmpi.dynamic.recursion.lowering import OUTPUTS, rows_name
 from hybridmpi.dynamic.recursion.types import PieceType, RootRows
@@ -92,17 +92,14 @@ class LevelPass:
         occurring = np.flatnonzero(np.bincount(graphs.types, minlength=len(kinds))).tolist()
         inputs = self._inputs(graphs, [kinds[number] for number in occurring], given)
         dtype = self._dtype(inputs, [kinds[number] for number in occurring])
-        recording, started = is_recording(), time.perf_counter()
-        programs = {number: self._programs.of(kinds[number], dtype, recording) for number in occurring}
+        started = time.perf_counter()
+        programs = {number: self._programs.of(kinds[number], dtype, is_recording()) for number in occurring}
         schedule = ValueSchedule(graphs, kinds, programs)
         run = Run(graphs.type_names, programs, schedule, inputs, dtype, self._pool, self.times)
         if self.times is not None:
             self.times.schedule(schedule, time.perf_counter() - started)
         run.forward()
-        tensors = recorded(run, inputs, parameters_of(programs.values())) if recording else None
-        if tensors is None:
-            run.close()
-            tensors = {name: Tensor(rows) for name, rows in run.outputs.items()}
+        tensors = outputs_of(run, inputs, parameters_of(programs.values()))
         for kind in kinds:
             for name, entry in kind.pushes:
                 if name not in tensors:  # of types that do not occur in this batch
@@ -159,7 +156,8 @@ class LevelPass:
                 rows = given[source.number]
                 inputs |= {name: Input(rows, positions) for name, positions in columns.items()}
             else:
-                inputs |= _looked_up(source, columns)
+                rows, positions = source.rows_at(np.stack(list(columns.values())))
+                inputs |= {name: Input(rows, own) for name, own in zip(columns, positions, strict=True)}
         return inputs
 
     def _dtype(self, inputs: Mapping[str, Input], kinds: Sequence[PieceType]) -> np.dtype:
@@ -170,22 +168,3 @@ class LevelPass:
         if len(dtypes) > 1:
             raise UsageError(f"a pass of inputs and parameters of dtypes {sorted(map(str, dtypes))}: expected one")
         return dtypes.pop() if dtypes else np.dtype(np.float32)
-
-
-def _looked_up(table: Any, columns: Mapping[str, np.ndarray]) -> dict[str, Input]:
-    """Return a table's rows as inputs: columns has the row of each vertex by name, -1 for none."""
-    there = {name: ids >= 0 for name, ids in columns.items()}
-    distinct, places = table.distinct(np.concatenate([ids[there[name]] for name, ids in columns.items()]))
-    rows, first, inputs = table.rows_of(distinct), 0, {}
-    for name, ids in columns.items():
-        positions = np.full(len(ids), -1)
-        count = int(there[name].sum())
-        positions[there[name]] = places[first : first + count]
-        first += count
-        inputs[name] = Input(rows, positions)
-    return inputs
-
-
-def parameters_of(programs: Any) -> list[Parameter]:
-    """Return the parameters that programs give a gradient, each once. Local."""
-    return list({id(parameter): parameter for program in programs for parameter in program.parameters}.values())

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi.autograd import Tensor, is_recording
-from hybridmpi.dynamic.graph_pass import recorded
+from hybridmpi.autograd import Tensor
+from hybridmpi.dynamic.graph_pass import outputs_of
 from hybridmpi.dynamic.phases import Batching
+from hybridmpi.dynamic.program import parameters_of
 from hybridmpi.dynamic.recursion.expansion import Context, Expansion
 from hybridmpi.dynamic.recursion.frames import Frame
-from hybridmpi.dynamic.recursion.level_pass import Programs, parameters_of
+from hybridmpi.dynamic.recursion.level_pass import Programs
 from hybridmpi.dynamic.recursion.lowering import numbers, put_out
 from hybridmpi.dynamic.recursion.queue_run import QueueRun
 from hybridmpi.dynamic.recursion.serial import values_of
@@ -117,12 +118,7 @@ class QueuePass:
             for name, value in vertices[number].labels.items():
                 labels.setdefault(name, []).append(value)
         data = {name: numbers(name, values) for name, values in labels.items()}
-        tensors = None
-        if is_recording():
-            tensors = recorded(run, run.inputs, parameters_of(chunk.program for chunk in run.chunks))
-        if tensors is None:
-            run.close()
-            tensors = {name: Tensor(rows) for name, rows in run.outputs.items()}
+        tensors = outputs_of(run, run.inputs, parameters_of(chunk.program for chunk in run.chunks))
         for kind in self.context.types.all:
             for name, entry in kind.pushes:
                 if name not in tensors:  # of calls that this pass did not make

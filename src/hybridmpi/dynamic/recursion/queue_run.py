@@ -40,7 +40,6 @@ class QueueRun:
         self.outputs: dict[str, Any] = {}
         self.orders: dict[str, Any] = {}
         self.chunks: list[Chunk] = []
-        self._kinds: list[tuple[int, Chunk]] = []
         self._pulled: dict[int, dict[int, int]] = {}
         self._current: dict[int, Chunk] = {}
         self._batches: list[tuple[Chunk, int, int]] = []
@@ -103,10 +102,9 @@ class QueueRun:
                     f"{self.dtype}: expected one"
                 )
             before = 0 if chunk is None else 2 * chunk.capacity
-            chunk = Chunk(self, program, max(count, before, self._size(("type", kind.number))))
+            chunk = Chunk(self, kind.number, program, max(count, before, self._size(("type", kind.number))))
             self._current[kind.number] = chunk
             self.chunks.append(chunk)
-            self._kinds.append((kind.number, chunk))
         return chunk
 
     def _look_up(self, source: Any, name: str, width: int, ids: list[int]) -> list[int]:
@@ -161,7 +159,6 @@ class QueueRun:
     def close(self) -> None:
         """Give the memory back. Local."""
         self.chunks.clear()  # they hold this
-        self._kinds.clear()
         self._current.clear()
         self._batches.clear()
 
@@ -182,10 +179,8 @@ class QueueRun:
         sizes: dict[Any, int] = {("state", width): arena.used for width, arena in self.state.items()}
         sizes |= {("pushed", name): arena.used for name, arena in self.pushed.items()}
         sizes |= {("source", number): arena.used for number, arena in self.sources.items()}
-        for number in self._current:
-            sizes["type", number] = 0
-        for kind_number, chunk in self._kinds:
-            sizes["type", kind_number] += chunk.used
+        for chunk in self.chunks:
+            sizes["type", chunk.number] = sizes.get(("type", chunk.number), 0) + chunk.used
         return sizes
 
     def _size(self, key: Any) -> int:
