@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 # Bins of a run: more than a picture has pixels. A run of fewer steps is kept step by step.
-BINS = 4096
+BINS = 2048
 
 
 class Bins:

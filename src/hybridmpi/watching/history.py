@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.watching.bins import Bins
-from hybridmpi.watching.lines import COLUMNS, RECENT, Steps
+from hybridmpi.watching.lines import RECENT
 
+# What every step has.
+NUMBERS = ("step", "loss", "examples", "seconds", "hidden", "skipped")
 # Of the changes that a run tells of, the last so many are kept.
 NOTES = 1000
 
@@ -39,9 +41,9 @@ class History:
     """A run, however often it was started again, from its metrics file. Local.
 
     Where a job died after its last checkpoint, steps were done twice: the later ones count. `clock` is seconds of
-    training, without those between an end and the next start. `curves`: means by step of "step", "clock", "loss",
-    "examples", "seconds", "hidden", "skipped", "phases.NAME", "bytes.NAME" and, of the same steps as the latter,
-    "whole". `recent`: the latest lines of steps. `unit`: what examples are called.
+    training, without those between an end and the next start. `curves`: means by step of "clock", of NUMBERS and of
+    "phases.NAME" and "bytes.NAME". `recent`: the latest lines of steps. `unit`: what examples are called. `written`:
+    when the last line was, NaN if it does not say.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class History:
         self.end: dict[str, Any] | None = None
         self.unit, self.step, self.skipped, self.written = "examples", 0, 0, math.nan
         self.clock = 0.0
-        self._reached, self._began, self._limit = 0, math.nan, math.inf
+        self._reached, self._began, self._before, self._limit = 0, math.nan, 0.0, math.inf
 
     @property
     def job(self) -> dict[str, Any]:
@@ -67,13 +69,13 @@ class History:
 
     @property
     def stride(self) -> int:
-        """Of every so manieth step everything is worth reading."""
-        return max(1, self.curves.width // 4)
+        """Of every so manieth step the line is worth reading: of 8 in a bin at least."""
+        return max(1, self.curves.width // 8)
 
-    def add(self, said: Steps | dict[str, Any], limit: float = math.inf) -> None:
-        """Take in what lines say. `limit`: the last step that a later start does not do again."""
+    def add(self, said: list[dict[str, Any]] | dict[str, Any], limit: float = math.inf) -> None:
+        """Take in what lines say (see `lines.parse`). `limit`: the last step that a later start does not do again."""
         self._limit = limit
-        if isinstance(said, Steps):
+        if isinstance(said, list):
             self._add_steps(said)
             return
         add = {"run": self._start, "evaluation": self._evaluate, "note": self._note, "end": self._end}.get(said["kind"])
@@ -81,38 +83,29 @@ class History:
             self.written = said.get("time", math.nan)
             add(said)
 
-    def _add_steps(self, said: Steps) -> None:
-        numbers = dict(zip(COLUMNS, said.numbers.T, strict=True))
+    def _add_steps(self, lines: list[dict[str, Any]]) -> None:
         self.end = None
-        self.written = float(numbers["time"][-1])
-        if math.isnan(self._began) or np.isnan(numbers["time"]).any():
-            clock = self.clock + np.cumsum(np.nan_to_num(numbers["seconds"]))
-        else:
-            clock = self._before + numbers["time"] - self._began
-        self.clock = float(clock[-1])
-        steps = numbers["step"].astype(np.int64)
-        self._reached = max(self._reached, int(steps.max()))
-        kept = (steps <= self._limit) & (steps >= 1)
-        if not kept.any():
+        self.written = lines[-1].get("time", math.nan)
+        times = column(lines, "time") - self._began
+        if np.isnan(times).any():  # from a program of a user's own
+            times = self.clock - self._before + np.cumsum(np.nan_to_num(column(lines, "seconds")))
+        clock = dict(zip(map(id, lines), self._before + times, strict=True))
+        self.clock = max(self.clock, clock[id(lines[-1])])
+        self._reached = max(self._reached, lines[-1]["step"])
+        lines = [line for line in lines if 1 <= line["step"] <= self._limit]
+        if not lines:
             return
-        measures = {name: numbers[name][kept] for name in COLUMNS if name != "time"}
-        self.curves.add(steps[kept], {**measures, "clock": clock[kept]})
-        self.step, self.skipped = int(steps[kept][-1]), self.skipped + int(np.nansum(measures["skipped"]))
-        whole = [(int(steps[row]), line) for row, line in said.whole if kept[row]]
-        for step, line in whole:
-            self.notes.extend((step, str(text)) for text in line.get("notes", ()))
-        self.recent.extend(line for _, line in whole[-RECENT:])
-        self._add_whole(np.array([step for step, _ in whole], np.int64), [line for _, line in whole])
-        if whole:
-            self.unit = next((k.removesuffix("_per_s") for k in whole[-1][1] if k.endswith("_per_s")), self.unit)
-
-    def _add_whole(self, steps: np.ndarray, lines: list[dict[str, Any]]) -> None:
-        measures = {"whole": np.array([line.get("seconds", math.nan) for line in lines])}
+        self.recent.extend(lines[-RECENT:])
+        for line in lines:
+            self.skipped += line.get("skipped") is True
+            self.notes.extend((line["step"], str(text)) for text in line.get("notes", ()))
+        self.step = lines[-1]["step"]
+        self.unit = next((k.removesuffix("_per_s") for k in lines[-1] if k.endswith("_per_s")), self.unit)
+        measures = {name: column(lines, name) for name in NUMBERS}
+        measures["clock"] = np.array([clock[id(line)] for line in lines])
         for section in ("phases", "bytes"):
-            found = [line.get(section, {}) for line in lines]
-            for name in dict.fromkeys(name for values in found for name in values):
-                measures[f"{section}.{name}"] = np.array([values.get(name, math.nan) for values in found], np.float64)
-        self.curves.add(steps, measures)
+            measures |= _columns(section, [line.get(section, {}) for line in lines])
+        self.curves.add(measures["step"].astype(np.int64), measures)
 
     def _start(self, line: dict[str, Any]) -> None:
         self.starts.append(Start(line, self.clock, max(0, self._reached - line["step"])))
@@ -138,3 +131,18 @@ class History:
         """Let the clock go on to when a line was written."""
         if not math.isnan(passed := line.get("time", math.nan) - self._began):
             self.clock = max(self.clock, self._before + passed)
+
+
+def column(lines: list[dict[str, Any]], name: str) -> np.ndarray:
+    """Return the numbers of that name in objects, NaN where there is none, float64 [lines]. Local."""
+    values = [line.get(name) for line in lines]
+    return np.array([math.nan if value is None else value for value in values], np.float64)
+
+
+def _columns(section: str, found: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return all numbers of objects, as SECTION.NAME."""
+    names = found[0].keys()
+    if all(values.keys() == names for values in found):  # as a rule, and much faster
+        numbers = np.array([list(values.values()) for values in found], np.float64)
+        return {f"{section}.{name}": numbers[:, place] for place, name in enumerate(names)}
+    return {f"{section}.{name}": column(found, name) for name in dict.fromkeys(n for values in found for n in values)}

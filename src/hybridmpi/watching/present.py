@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi.watching.history import History
+from hybridmpi.watching.history import History, column
 
 # Numbers of "now" are over so many of the latest steps, and a trend compares them with as many before.
 WINDOW = 100
@@ -58,8 +58,8 @@ def present(history: History) -> Present | None:
     lines = list(history.recent)[-WINDOW:]
     if not lines:
         return None
-    losses = _column(list(history.recent), "loss")
-    seconds = _column(lines, "seconds")
+    losses = column(list(history.recent), "loss")
+    seconds = column(lines, "seconds")
     phases = _medians(lines, "phases")
     if phases:
         spent = [line["seconds"] - sum(line.get("phases", {}).values()) for line in lines]
@@ -67,14 +67,14 @@ def present(history: History) -> Present | None:
     mean, change = _trend(losses)
     typical = float(np.nanmedian(seconds)) if np.isfinite(seconds).any() else math.nan
     with np.errstate(divide="ignore", invalid="ignore"):
-        rates = _column(lines, "examples") / seconds
+        rates = column(lines, "examples") / seconds
     return Present(
         loss=float(losses[-1]),
         mean=mean,
         change=change,
         rate=float(np.nanmedian(rates)) if np.isfinite(rates).any() else math.nan,
         seconds=typical,
-        hidden=float(np.nan_to_num(_column(lines, "hidden")).mean()),
+        hidden=float(np.nan_to_num(column(lines, "hidden")).mean()),
         phases=phases,
         bytes=by_way(_medians(lines, "bytes")),
         rows=_medians(lines, "rows"),
@@ -108,7 +108,7 @@ def _left(history: History, lines: list[dict[str, Any]], seconds: float) -> floa
     """Return the seconds to the end: steps as fast as the latest, evaluations as long as the last one."""
     if not history.steps or history.end is not None:
         return math.nan
-    times = np.diff(_column(lines, "time"))
+    times = np.diff(column(lines, "time"))
     if len(times) and np.isfinite(times).any():
         seconds = max(seconds, float(np.nanmedian(times)))  # reading batches is not part of steps
     evaluations = sum(step > history.step for step in _evaluations(history)) + evaluation_is_due(history)
@@ -132,8 +132,3 @@ def _trend(losses: np.ndarray) -> tuple[float, float | None]:
 def _medians(lines: list[dict[str, Any]], section: str) -> dict[str, float]:
     names = dict.fromkeys(name for line in lines for name in line.get(section, {}))
     return {name: float(np.median([line.get(section, {}).get(name, 0) for line in lines])) for name in names}
-
-
-def _column(lines: list[dict[str, Any]], name: str) -> np.ndarray:
-    values = [line.get(name) for line in lines]
-    return np.array([math.nan if value is None else value for value in values], np.float64)

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from hybridmpi.errors import UsageError
 from hybridmpi.watching.history import History
-from hybridmpi.watching.lines import Steps, parse
+from hybridmpi.watching.lines import parse
 
 FILE_NAME = "metrics.jsonl"
 CHUNK = 1 << 22
@@ -77,28 +77,28 @@ class MetricsReader:
         if status.st_size <= self._offset:
             return False
         first = self._offset == 0
-        if first:
-            self._identity, self._ends = (status.st_dev, status.st_ino), _ends(file)
+        self._identity = (status.st_dev, status.st_ino)
         if len(self._beginning) < BEGINNING:
             self._beginning = beginning
         file.seek(self._offset)
         while chunk := file.read(CHUNK):
             self._offset += len(chunk)
             text, end, self._rest = (self._rest + chunk).rpartition(b"\n")
-            if end and not self._take(text.decode("utf-8", "replace")):
-                self._forget()
+            if end and not self._take(text, latest=self._offset + CHUNK > status.st_size):
                 return self._read_again(file)
         self._seen = status.st_mtime if first else time.time()
         return True
 
     def _read_again(self, file: BinaryIO) -> bool:
+        self._forget()
+        self._ends = _ends(file)
         file.seek(0)
         return self._read(file)
 
-    def _take(self, text: str) -> bool:
+    def _take(self, text: bytes, latest: bool) -> bool:
         """Take in whole lines; return False if a start among them goes back to a step that is not known to be kept."""
-        for said in parse(text, self.history.stride):
-            if not isinstance(said, Steps) and said["kind"] == "run":
+        for said in parse(text, self.history.stride, latest):
+            if isinstance(said, dict) and said["kind"] == "run":
                 if self._ends:
                     del self._ends[0]
                 elif said["step"] < self.history.step:

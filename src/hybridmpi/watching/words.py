@@ -92,6 +92,8 @@ def sparkline(values: Sequence[float] | np.ndarray, width: int, of: Glyphs) -> s
     means = np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in stretches])
     known = means[np.isfinite(means)]
     low, high = known.min(), np.quantile(known, 0.98)
+    if high - low < 0.001 * abs(high):
+        low = high  # what looks like a change would be rounding
     if low > 0 and high > 2 * low:
         means, low, high = np.log(means), math.log(low), math.log(high)
     share = np.clip((means - low) / (high - low), 0, 1) if high > low else np.where(np.isfinite(means), 0.5, np.nan)
