@@ -15,6 +15,8 @@ from hybridmpi.watching.lines import parse
 
 FILE_NAME = "metrics.jsonl"
 CHUNK = 1 << 22
+# More bytes than the lines of lines.RECENT steps take.
+LATEST = 1 << 20
 # The first bytes of a file, by which one that was written anew is known: its first line has the time.
 BEGINNING = 64
 _START = b'\n{"kind": "run", '
@@ -84,7 +86,7 @@ class MetricsReader:
         while chunk := file.read(CHUNK):
             self._offset += len(chunk)
             text, end, self._rest = (self._rest + chunk).rpartition(b"\n")
-            if end and not self._take(text, latest=self._offset + CHUNK > status.st_size):
+            if end and not self._take(text, latest=status.st_size - self._offset < LATEST):
                 return self._read_again(file)
         self._seen = status.st_mtime if first else time.time()
         return True
