@@ -34,9 +34,7 @@ def labels(runs: Sequence[History], paths: Sequence[str]) -> list[str]:
         ", ".join(f"{name}={_shown(values.get(key))}" for key, name in zip(differing, names, strict=True))
         for values in settings
     ]
-    return [
-        f"{name} ({place})" if found.count(name) > 1 else name for name, place in zip(found, places, strict=True)
-    ]
+    return [f"{name} ({place})" if found.count(name) > 1 else name for name, place in zip(found, places, strict=True)]
 
 
 def _settings(run: History) -> dict[str, Any]:

@@ -19,7 +19,7 @@ STOPPED = 75
 
 
 def follow(reader: MetricsReader, place: str, stream: TextIO) -> int:
-    """Show a run on `stream` until it has ended, or a signal stopped it; return the exit code, 75 for the latter. Local.
+    """Show a run on `stream` until it has ended; return the exit code: 75 if a signal stopped it, else 0. Local.
 
     A file that is not there yet is waited for.
     """

@@ -22,7 +22,8 @@ def parse(text: bytes, stride: int, latest: bool = True) -> Iterator[dict[str, A
     other. Local.
 
     `stride`: of the lines of steps every so manieth is read, those of steps that were skipped or followed by a change,
-    and, of the `latest` lines of a file, the last RECENT. Lines that are no objects of metrics are left out: a job that is killed leaves a torn one.
+    and, of the `latest` lines of a file, the last RECENT. Lines that are no objects of metrics are left out: a job that
+    is killed leaves a torn one.
     """
     data = np.frombuffer(text, np.uint8)
     ends = np.append(np.flatnonzero(data == ord("\n")), len(data))

@@ -59,7 +59,13 @@ def loss(axes: Axes, runs: Sequence[Drawn], axis: Axis, log: bool) -> None:
     for one in runs:
         curve = series(one.run, axis, LINE_POINTS)
         axes.plot(curve.x, curve.loss, color=one.color, alpha=0.25, linewidth=0.8)
-        axes.plot(curve.x, smoothed(curve.loss), color=one.color, linewidth=1.8, label=one.name if len(runs) > 1 else "mean of near steps")
+        axes.plot(
+            curve.x,
+            smoothed(curve.loss),
+            color=one.color,
+            linewidth=1.8,
+            label=one.name if len(runs) > 1 else "mean of near steps",
+        )
         finite.append(curve.loss[np.isfinite(curve.loss)])
         points = [(_place(found, axis), held_out_loss(found.values)) for found in one.run.evaluations]
         points = [(x, y) for x, y in points if np.isfinite(y)]
@@ -81,7 +87,7 @@ def loss(axes: Axes, runs: Sequence[Drawn], axis: Axis, log: bool) -> None:
     if held_out:
         axes.plot([], [], color="gray", marker="o", markerfacecolor="white", linestyle="none", label="held out")
     axes.set_title("Loss of a step")
-    if len(values):
+    if len(runs) == 1 and len(values):
         axes.legend(frameon=False, loc="upper right")
 
 
@@ -171,13 +177,14 @@ def _parts(axes: Axes, runs: Sequence[Drawn], axis: Axis, what: str, colors: dic
         for name in worth:
             values = np.array([found.get(name, 0.0) for found in medians])
             color = colors.get(name, UNKNOWN)
-            style = {"label": name, "color": color, "edgecolor": "white", "linewidth": 0.4, "height": 0.6}
+            style = {"label": name, "color": color, "edgecolor": "white", "linewidth": 0.4, "height": 0.5}
             axes.barh(range(len(runs)), values, left=left, **style)
             left += values
-        axes.set_yticks(range(len(runs)), [one.name for one in runs])
-        for text, one in zip(axes.get_yticklabels(), runs, strict=True):
-            text.set_color(one.color)
-        room = 0.5 + max(0, 4 - len(runs)) / 2
+        # Names above their bars: beside them they would take half of the panel.
+        axes.set_yticks([])
+        for place, one in enumerate(runs):
+            axes.text(0, place - 0.32, f" {one.name}", color=one.color, va="bottom", fontsize="small")
+        room = 0.6 + max(0, 3 - len(runs)) / 2
         axes.set_ylim(len(runs) - 1 + room, -room)
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))

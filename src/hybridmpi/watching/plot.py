@@ -92,17 +92,20 @@ def picture(runs: Sequence[History], paths: Sequence[str], axis: Axis, log: bool
         if len(drawn) == 1 or name not in ("phases", "bytes"):
             panels.along(one, drawn, axis)
             panels.restarts(one, drawn, axis)
-    figure.suptitle(_title(drawn), fontsize=11)
+    if len(drawn) == 1:
+        figure.suptitle(_title(drawn[0]), fontsize=11)
+    else:
+        handles, names = axes["loss"].get_legend_handles_labels()
+        columns = max(1, min(len(names), 130 // (8 + max(map(len, names)))))
+        figure.legend(handles, names, loc="outside upper center", ncols=columns, frameon=False)
     return figure
 
 
-def _title(drawn: Sequence[Drawn]) -> str:
-    if len(drawn) > 1:
-        return ""
-    run, line = drawn[0].run, drawn[0].run.starts[-1].line if drawn[0].run.starts else {}
-    said = [drawn[0].name]
-    if line:
-        kind = run.job.get("model", {}).get("kind", "")
-        counts = [(line.get(f"{what.replace(' ', '_')}s"), what) for what in ("compute rank", "server", "node")]
-        said += [kind, *(f"{count} {what}{'s' * (count != 1)}" for count, what in counts if count is not None)]
+def _title(drawn: Drawn) -> str:
+    said, run = [drawn.name], drawn.run
+    if run.starts:
+        said.append(run.job.get("model", {}).get("kind", ""))
+        for what in ("compute rank", "server", "node"):
+            count = run.starts[-1].line.get(f"{what.replace(' ', '_')}s", 0)
+            said.append(f"{count} {what}{'s' * (count != 1)}")
     return " · ".join(filter(None, said))

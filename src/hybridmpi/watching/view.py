@@ -187,5 +187,3 @@ def _count(count: int, what: str) -> str:
 
 def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else line[: max(0, width - 3)] + "..."
-
-

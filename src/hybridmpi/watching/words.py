@@ -32,11 +32,12 @@ def glyphs(encoding: str | None) -> Glyphs:
 
 
 def duration(seconds: float) -> str:
-    """Return '69 ms', '2.7 s', '45 s', '12 min', '3 h 20 min', '2 d 3 h'. Local."""
+    """Return '480 us', '69 ms', '2.7 s', '45 s', '12 min', '3 h 20 min', '2 d 3 h'. Local."""
     if not math.isfinite(seconds):
         return "?"
     if seconds < 9.95:
-        return f"{seconds:.1f} s" if seconds >= 0.9995 else f"{_digits(seconds * 1e3)} ms"
+        short = f"{seconds * 1e6:.0f} us" if seconds < 0.9995e-3 else f"{_digits(seconds * 1e3)} ms"
+        return short if seconds < 0.9995 else f"{seconds:.1f} s"
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
