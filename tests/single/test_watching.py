@@ -82,7 +82,7 @@ def test_while_it_is_written(tmp_path):
 
 @pytest.mark.parametrize("live", [True, False])
 def test_steps_done_twice_count_once(tmp_path, live):
-    """A job dies at 150, goes on from 100, dies at 180, goes on from 120 in other hands: losses are those of the last."""
+    """A job dies at 150, goes on from 100, dies at 180, goes on from 120: losses are those of the last."""
     path = tmp_path / "metrics.jsonl"
     reader = MetricsReader(path)
     for number, (first, last, loss) in enumerate([(0, 150, 1.0), (100, 180, 2.0), (120, 200, 3.0)]):

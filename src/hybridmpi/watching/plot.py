@@ -1,4 +1,4 @@
-"""The picture of runs: loss, scores, speed, time by phase, bytes by way. Needs matplotlib, which the extra plot brings."""
+"""The picture of runs: loss, scores, speed, time by phase, bytes by way. Needs matplotlib: the extra `plot`."""
 
 from __future__ import annotations
 

@@ -27,10 +27,11 @@ WAYS = {
 """What the categories of bytes in metrics (traffic.py) are for."""
 
 
-def by_way(categories: dict[str, float]) -> dict[str, float]:
-    """Return bytes by way, of bytes by category; categories that are new here keep their names. Local."""
+def by_way(categories: dict[str, Any]) -> dict[str, Any]:
+    """Return bytes by way, of bytes by category, numbers or arrays; new categories keep their names. Local."""
     known = {category for members in WAYS.values() for category in members}
-    found = {way: sum(categories.get(c, 0.0) for c in members) for way, members in WAYS.items()}
+    there = {way: [c for c in members if c in categories] for way, members in WAYS.items()}
+    found = {way: sum(categories[c] for c in members) for way, members in there.items() if members}
     return {**found, **{c: count for c, count in categories.items() if c not in known}}
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -137,10 +138,8 @@ def _ends(file: BinaryIO) -> list[float]:
         at = text.find(_START)
         while at >= 0:
             file.seek(offset - len(rest) + at + 1)
-            try:
+            with suppress(ValueError, KeyError, TypeError):
                 steps.append(float(json.loads(file.readline())["step"]))
-            except (ValueError, KeyError, TypeError):
-                pass
             at = text.find(_START, at + 1)
         offset += len(chunk)
         file.seek(offset)

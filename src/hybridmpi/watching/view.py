@@ -61,7 +61,8 @@ def state(history: History, now: Present | None, age: float) -> str:
         return f"done: {end['step']:,} steps {took}"
     seconds = now.seconds if now else math.nan
     if not quiet(history, age, seconds):
-        return f"last line {duration(age)} ago" if now else "started, no step yet"
+        when = "just now" if age < 2 else f"{duration(age)} ago"
+        return f"last line {when}" if now else "started, no step yet"
     takes = f", steps take {duration(seconds)}" if now else ""
     why = "an evaluation is due" if evaluation_is_due(history) else "it may be writing a checkpoint, or be gone"
     return f"NO LINE FOR {duration(age)}{takes}: {why}; the job's own output says more"

@@ -70,7 +70,8 @@ def number(value: float) -> str:
 
 def _digits(value: float) -> str:
     """Return three digits of a number below 1000."""
-    return f"{value:.{max(0, 2 - math.floor(math.log10(max(abs(value), 0.01))))}f}"
+    rounded = max(abs(float(f"{value:.3g}")), 0.01)
+    return f"{value:.{max(0, 2 - math.floor(math.log10(rounded)))}f}"
 
 
 def bar(share: float, width: int, of: Glyphs) -> str:
