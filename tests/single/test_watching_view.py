@@ -33,6 +33,7 @@ def test_the_view_of_a_run(tmp_path):
     run.steps(250, notes=())
     run.evaluate(perplexity=20.5, unigram_perplexity=99.0, words=7)
     run.steps(1, notes=("table 'a' leaves ps: because",))
+    run.write("checkpoint", step=501, seconds=0.25, behind=True)
     run.steps(99, rows={"wanted": 100, "used": 50, "unchanged": 25})
     run.close()
     text = "\n".join(shown(path))
@@ -47,6 +48,7 @@ def test_the_view_of_a_run(tmp_path):
     assert "1.00 ms of sums went on while backward computed" in text
     assert "bytes of a step: 2.00 kB, of rank 0" in text and re.search(r"rows pushed +550 B +28%", text)
     assert "of 100 rows wanted of other nodes 75% were here already" in text
+    assert "last checkpoint: step 501; training stood still for 250 ms" in text
     assert "step 501: table 'a' leaves ps: because" in text and text.endswith("last line just now")
 
 

@@ -20,9 +20,10 @@ class Metrics:
 
     A line is {"kind": "step", "time", "step", "loss", "examples", "skipped", "words_per_s" (or what else examples are
     called: `unit`), "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed
-    after it, and "rows" with a cache or prefetch; or "evaluation", "note", "staleness", "run", "end". "time" is when it
-    was written, in seconds since 1970; a number that is not finite is written as Python's json does, NaN or Infinity.
-    hybridmpi.watching reads it. Raises UsageError when the file cannot be written.
+    after it, and "rows" with a cache or prefetch; or "evaluation", "note", "staleness", "checkpoint" ("seconds" that
+    training stood still for it), "run", "end". "time" is when it was written, in seconds since 1970; a number that is
+    not finite is written as Python's json does, NaN or Infinity. hybridmpi.watching reads it. Raises UsageError when
+    the file cannot be written.
     """
 
     def __init__(self, path: str, append: bool, unit: str) -> None:

@@ -52,6 +52,7 @@ class History:
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self.evaluations: list[Evaluation] = []
         self.notes: deque[tuple[int, str]] = deque(maxlen=NOTES)
+        self.checkpoint: dict[str, Any] | None = None
         self.end: dict[str, Any] | None = None
         self.unit, self.step, self.skipped, self.written = "examples", 0, 0, math.nan
         self.clock = 0.0
@@ -78,10 +79,16 @@ class History:
         if isinstance(said, list):
             self._add_steps(said)
             return
-        add = {"run": self._start, "evaluation": self._evaluate, "note": self._note, "end": self._end}.get(said["kind"])
-        if add is not None:
+        known = {
+            "run": self._start,
+            "evaluation": self._evaluate,
+            "note": self._note,
+            "checkpoint": self._save,
+            "end": self._end,
+        }
+        if said["kind"] in known:
             self.written = said.get("time", math.nan)
-            add(said)
+            known[said["kind"]](said)
 
     def _add_steps(self, lines: list[dict[str, Any]]) -> None:
         self.end = None
@@ -122,6 +129,10 @@ class History:
     def _note(self, line: dict[str, Any]) -> None:
         if line["step"] <= self._limit:
             self.notes.append((line["step"], str(line.get("text", ""))))
+
+    def _save(self, line: dict[str, Any]) -> None:
+        self._pass(line)
+        self.checkpoint = line
 
     def _end(self, line: dict[str, Any]) -> None:
         self._pass(line)

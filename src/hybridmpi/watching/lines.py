@@ -13,7 +13,7 @@ RECENT = 200
 
 # Where a run has more steps than a curve shows, lines of steps are read that say more than their numbers.
 _TELLING = (b'"skipped": true', b'"notes": ')
-_KINDS = ("run", "step", "evaluation", "note", "end")
+_KINDS = ("run", "step", "evaluation", "note", "checkpoint", "end")
 _decoder = json.JSONDecoder()
 
 

@@ -88,6 +88,8 @@ def quiet(history: History, age: float, seconds: float) -> bool:
     usual = QUIET_STEPS * seconds if math.isfinite(seconds) else 0.0
     if history.evaluations and evaluation_is_due(history):
         usual = max(usual, 2 * history.evaluations[-1].values.get("seconds", 0.0))
+    if history.checkpoint is not None:
+        usual = max(usual, 2 * history.checkpoint.get("seconds", 0.0))
     return history.end is None and age > max(QUIET_SECONDS, usual)
 
 

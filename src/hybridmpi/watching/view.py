@@ -166,6 +166,9 @@ def _changes(history: History) -> list[str]:
     said = [f"step {step:,}: {text}" for step, text in list(history.notes)[-NOTES_SHOWN:]]
     if len(history.notes) > NOTES_SHOWN:
         said.insert(0, f"{len(history.notes) - NOTES_SHOWN:,} earlier changes")
+    if saved := history.checkpoint:
+        stood = f"training stood still for {duration(saved.get('seconds', math.nan))}"
+        said.append(f"last checkpoint: step {saved['step']:,}; {stood}")
     if len(history.starts) > 1:
         last = history.starts[-1]
         again = f", {_count(last.lost, 'step')} done again" if last.lost else ""
