@@ -35,7 +35,8 @@ MPI={mpi}
 JOB = """\
 # EDIT 4: the job file, what is different from it, and how often the job may start again by itself.
 JOB={job}
-RESTARTS={restarts}"""
+RESTARTS={restarts}
+"""
 
 NO_TASK = '    *) echo "no task $SLURM_ARRAY_TASK_ID in this array" >&2; exit 2 ;;\n'
 
@@ -80,7 +81,7 @@ BY_SRUN = (
     _WHY
     + """\
 COMMAND=(
-    srun --mpi="$MPI" --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 --wait=60
+    srun --mpi="$MPI" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --kill-on-bad-exit=0 --wait=60
     sh -c "$START" rank "$BIN/hybridmpi" train "$JOB" --resume "${SETTINGS[@]}"
 )
 """
@@ -94,8 +95,8 @@ SETTINGS+=(--set "world.servers=[$(seq -s , 0 $((SLURM_NTASKS_HET_GROUP_0 - 1)))
 RANK=(sh -c "$START" rank "$BIN/hybridmpi" train "$JOB" --resume "${SETTINGS[@]}")
 COMMAND=(
     srun --mpi="$MPI" --kill-on-bad-exit=0 --wait=60
-    --het-group=0 --cpus-per-task="$SLURM_CPUS_PER_TASK_HET_GROUP_0" "${RANK[@]}" :
-    --het-group=1 --cpus-per-task="$SLURM_CPUS_PER_TASK_HET_GROUP_1" "${RANK[@]}"
+    --het-group=0 --cpus-per-task="${SLURM_CPUS_PER_TASK_HET_GROUP_0:-1}" "${RANK[@]}" :
+    --het-group=1 --cpus-per-task="${SLURM_CPUS_PER_TASK_HET_GROUP_1:-1}" "${RANK[@]}"
 )
 """
 )
