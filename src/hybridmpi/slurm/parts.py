@@ -117,8 +117,8 @@ trap 'ASKED=yes; [ -z "$RANKS" ] || kill -USR1 "$RANKS" 2> /dev/null' USR1 USR2 
 RANKS=$!
 [ -n "$ASKED" ] || wait "$RANKS"
 [ -z "$ASKED" ] || say "a signal: the ranks are asked for a checkpoint"
-while [ -n "$ASKED" ] && kill -USR1 "$RANKS" 2> /dev/null; do
-    sleep 3
+while [ -n "$ASKED" ] && sleep 2 && kill -USR1 "$RANKS" 2> /dev/null; do
+    :
 done
 wait "$RANKS"
 status=$?
