@@ -103,12 +103,14 @@ def test_a_batch_job_starts_again_only_after_a_checkpoint_and_so_many_times(
     assert "hybridmpi train jobs/lm.toml --resume --set world.servers=2" in calls[0] and "--mpi=pmix" in calls[0]
 
 
-def test_a_signal_to_the_batch_script_reaches_srun(place):
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
+def test_a_signal_to_the_batch_script_reaches_srun(place, number):
+    """All ask for a checkpoint; a job that scancel ends, by TERM, does not come back."""
     process = begin(place, "slurm/requeue.sbatch", ["wait"], [(".venv-mpich", ".venv")], **SLURM)
     wait_for(place, "ready")
-    process.send_signal(signal.SIGUSR1)
+    process.send_signal(number)
     code, output, calls = end(place, process)
-    assert code == 0 and "asked" in calls and calls[-1] == "scontrol requeue 7", output
+    assert (code, calls[-1]) == ((75, "asked") if number == signal.SIGTERM else (0, "scontrol requeue 7")), output
     assert "the ranks are asked for a checkpoint" in output
 
 

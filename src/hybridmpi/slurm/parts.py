@@ -10,7 +10,7 @@ HEAD = """\
 #   sbatch SCRIPT                       submit it, in the folder that the paths below are relative to
 #   squeue --me                         see where it is; its output is in *-{id}.out, in the same folder
 #   scancel --batch --signal=USR1 ID    write a checkpoint and go back into the queue
-#   scancel ID                          end it
+#   scancel ID                          end it, after a checkpoint if that takes no longer than Slurm waits
 #   sbatch SCRIPT                       once more: go on from the newest checkpoint
 #
 # Four places to edit are marked EDIT. Written by:
@@ -110,9 +110,12 @@ COMMAND=(
 
 RUN = """\
 # Slurm's signal comes here, not to the ranks. They are asked again until they end: one may not have listened yet.
+# TERM is of scancel: the job is not wanted any more.
 ASKED=
+CANCELLED=
 RANKS=
-trap 'ASKED=yes; [ -z "$RANKS" ] || kill -USR1 "$RANKS" 2> /dev/null' USR1 USR2 TERM
+trap 'ASKED=yes; kill -USR1 $RANKS 2> /dev/null' USR1 USR2
+trap 'ASKED=yes; CANCELLED=yes; kill -USR1 $RANKS 2> /dev/null' TERM
 (trap '' USR1 USR2 TERM && exec "${COMMAND[@]}") &
 RANKS=$!
 [ -n "$ASKED" ] || wait "$RANKS"
@@ -126,7 +129,7 @@ status=$?
 
 END = """\
 # 75: stopped by a signal after a checkpoint. Anything else but 0 is a failure, which another start would repeat.
-if [ "$status" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$RESTARTS" ]; then
+if [ "$status" = 75 ] && [ -z "$CANCELLED" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$RESTARTS" ]; then
     say "back into the queue"
     scontrol requeue "$SLURM_JOB_ID" && exit 0
     say "Slurm does not take it back" >&2
