@@ -11,11 +11,10 @@ import time
 
 from hybridmpi.cli import mpirun
 from hybridmpi.doctor.finding import FAIL, Finding, fail, ok
-from hybridmpi.doctor.mpi_library import started_by
+from hybridmpi.doctor.launchers import started_by
 from hybridmpi.doctor.report import as_object, render
 from hybridmpi.doctor.supervision import Examined, examine, rank_program
 from hybridmpi.errors import LaunchError
-from hybridmpi.world import has_fabric
 
 RANKS = 2
 """Of the job that doctor starts when it was started without a launcher: the fewest that send each other anything."""
@@ -80,6 +79,8 @@ def _examine_alone(program: list[str]) -> tuple[Examined, list[Finding]]:
     except LaunchError as error:
         text, _, remedy = str(error).partition(". Install")
         return examine(program, os.environ), [fail("launcher", text, f"install{remedy}")]
+    from hybridmpi.world import has_fabric
+
     cores = len(os.sched_getaffinity(0))
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
     ranks = max(RANKS, int(os.environ.get("SLURM_NTASKS", 1)))

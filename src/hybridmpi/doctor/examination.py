@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from hybridmpi.doctor import beside, communication, cores, folder, machine, mpi_library, versions
-from hybridmpi.doctor.finding import FAIL, Finding, guarded, merge
+from hybridmpi.doctor.finding import FAIL, MARK, Finding, guarded, merge
 from hybridmpi.failures import forget_abort_hook
 from hybridmpi.world import World
 
-MARK = "hybridmpi-doctor:"
-"""Begins each line that is meant for the supervisor; other lines are what MPI prints."""
 LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 """Which rank of its host this is, before MPI tells."""
 
@@ -90,9 +88,6 @@ def _with_mpi(
     ])  # fmt: skip
 
     sent: list[Finding] = []
-    begin("all-reduce")
-    sent += communication.all_reduce(world, family)
-    section("communication", sent)
     begin("one-sided")
     sent += communication.windows(world, family)
     section("communication", sent)
@@ -103,6 +98,9 @@ def _with_mpi(
         child = beside.start(directory)
     mine = beside.findings_of(child) if child is not None and leads else []
     section("files", _merged(world.gather(mine), hosts))
+    begin("all-reduce")  # now that no child of this program takes cores from it
+    sent += communication.all_reduce(world, family)
+    section("communication", sent)
     if world.nodes > 1:
         begin("the directory on all hosts")
         section("directory", _same_directory(world, directory, hosts))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 OK, WARN, FAIL = "ok", "warn", "fail"
+MARK = "hybridmpi-doctor:"
+"""Begins each line of a rank that is meant for its supervisor; other lines are what MPI prints."""
 
 
 @dataclass(frozen=True, slots=True)

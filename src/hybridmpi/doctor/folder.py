@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -76,10 +77,8 @@ def _write(what: str, folder: Path, named: str, kind: str) -> Finding:
             remedy = f"remove old checkpoints there (df -h {folder}; quota -s); or {remedy}"
         return fail(what, f"{named} cannot be written: {reason}", remedy)
     finally:
-        try:
+        with suppress(OSError):
             path.unlink(missing_ok=True)
-        except OSError:
-            pass
     if not same:
         return fail(what, f"{named}: a file read back holds other bytes than were written", "use another file system")
     text = f"{named}: write, fsync, rename and read of {size_text(PROBED)} took {seconds_text(seconds)}; {locks}"

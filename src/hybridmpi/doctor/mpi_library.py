@@ -9,31 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hybridmpi.doctor.finding import Finding, fail, ok, one_line, warn
+from hybridmpi.doctor.finding import Finding, fail, ok, one_line
+from hybridmpi.doctor.launchers import started_by
 from hybridmpi.errors import LaunchError
 from hybridmpi.world import load_mpi
 
 THREAD_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 THREAD_VARIABLES = ("OMPI_MPI_THREAD_LEVEL", "MPI4PY_RC_THREAD_LEVEL", "MPI4PY_RC_THREADS")
-STARTERS = (
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
-    ("PMI_SIZE", "PMI_RANK", "MPICH's mpiexec"),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun"),
-)
-"""Variables that a launcher sets to the number of ranks and to the rank; srun --mpi=pmi2 sets those of MPICH too."""
-
-
-def started_by(environment: Mapping[str, str]) -> tuple[str, int, int]:
-    """Return (launcher in words, rank, number of ranks) as the launcher tells; ("", 0, 1) without one. Local, pure."""
-    step = environment.get("SLURM_STEP_NUM_TASKS", "1")
-    for size, rank, name in STARTERS:
-        if environment.get(size, "").isdigit():
-            if name == "srun" and int(step) == 1:
-                continue  # an interactive shell is one task too
-            if "mpirun" not in name and int(step) > 1:
-                name, size, rank = "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"
-            return name, int(environment.get(rank, 0)), int(environment[size])
-    return "", 0, 1
 
 
 def load() -> tuple[Any, list[Finding]]:
@@ -120,11 +102,7 @@ def _thread_level(mpi: Any) -> Finding:
             "import hybridmpi before mpi4py.MPI (look for a sitecustomize), or use an MPI built with threads"
         )  # fmt: skip
         return fail("thread level", f"MPI offers SINGLE, FUNNELED is needed{why}", remedy)
-    low = named.get("MPI4PY_RC_THREAD_LEVEL", "").lower() == "single" or named.get("MPI4PY_RC_THREADS", "1") in "0no"
-    if low:
-        text = f"{level}, but {told}: a program that imports mpi4py.MPI before hybridmpi gets SINGLE and is refused"
-        return warn("thread level", text, f"unset {' '.join(named)}")
-    return ok("thread level", f"{level}, FUNNELED is needed")
+    return ok("thread level", f"{level}" + (", FUNNELED is needed" if level != "FUNNELED" else ", as needed"))
 
 
 def ranks(mpi: Any, environment: Mapping[str, str] = os.environ) -> list[Finding]:

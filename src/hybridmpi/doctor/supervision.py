@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from hybridmpi.doctor.examination import MARK
-from hybridmpi.doctor.finding import Finding, fail, one_line, warn
+from hybridmpi.doctor.finding import FAIL, MARK, Finding, fail, one_line, warn
 
 PATIENCE = 30.0
 """Seconds that any one step may take."""
@@ -24,8 +23,8 @@ PATIENCE_FOR = {"start of MPI": 60.0, "imports, checkpoints and GPU": 60.0}
 KEPT_LINES = 200
 MEANING = {
     "this host": "look at the load of this host and at the file system that holds the environment",
-    "start of MPI": "try OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm,tcp (Open MPI) or MPIR_CVAR_CH4_NETMOD=ofi "
-    "FI_PROVIDER=tcp (MPICH); a firewall between the hosts is another cause",
+    "start of MPI": "hybridmpi launch -n 2 -- doctor on one host; if that is well, look for a firewall between hosts, "
+    "and try OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm,tcp (Open MPI) or FI_PROVIDER=tcp (MPICH)",
     "all-reduce": "the network that MPI chose does not work here: try OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm,tcp "
     "(Open MPI) or FI_PROVIDER=tcp (MPICH)",
     "one-sided": "windows do not work with this MPI here: try OMPI_MCA_osc=^ucx (Open MPI), another MPI, more room in "
@@ -85,19 +84,27 @@ def examine(argv: Sequence[str], environment: Mapping[str, str]) -> Examined:
             _end(child)
         for number, handler in previous.items():
             signal.signal(number, handler)
-    if not result.finished or reason:
+    told = result.sections.setdefault("communication", [])
+    if reason or not result.finished:
         step = result.step or "start"
-        text = f"'{step}' {reason or 'ended early'}"
-        if result.spoken:
-            text += f"; it said: {_telling(result.spoken)}"
-        remedy = MEANING.get(result.step, "hybridmpi launch -n 2 -- doctor on one host tells whether the host or the "
-                             "network is at fault")  # fmt: skip
-        result.sections.setdefault("communication", []).append(fail(step, text, remedy))
+        said = f"; it said: {_telling(result.spoken)}" if result.spoken else ""
+        told.append(fail(step, f"{reason or 'ended early'}{said}", _remedy(result)))
         result.finished = False
-    elif result.spoken:
-        text = f"MPI printed: {_telling(result.spoken)}"
-        result.sections["communication"].append(warn("messages", text, "look it up; training works in spite of it"))
+    elif result.spoken and not any(finding.status == FAIL for finding in result.findings()):
+        told.append(
+            warn("messages", f"MPI printed: {_telling(result.spoken)}", "look it up; training goes on all the same")
+        )
     return result
+
+
+def _remedy(result: Examined) -> str:
+    """Return what to do about the step that the examination did not survive."""
+    if result.step == "start of MPI" and any("PMI" in line for line in result.spoken):
+        return (
+            "the launcher and this MPI share no PMI: start with hybridmpi launch, which finds the right launcher, or "
+            "srun --mpi=pmix (Open MPI), srun --mpi=pmi2 (MPICH)"
+        )
+    return MEANING.get(result.step, "hybridmpi launch -n 2 -- doctor on one host tells whether it is the network")
 
 
 def _stop(number: int, frame: object) -> None:
