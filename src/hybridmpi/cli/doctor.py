@@ -35,13 +35,10 @@ def run(options: argparse.Namespace) -> int:
     started = time.perf_counter()
     launcher, rank, _ = started_by(os.environ)
     program = rank_program(options.directory)
-    if launcher:
-        examined, found = examine(program, os.environ), []
-        if rank != 0:
-            return _other_rank(rank, examined)
-    else:
-        examined, found = _examine_alone(program)
-    findings = [*found, *examined.findings()]
+    examined = examine(program, os.environ) if launcher else _examine_alone(program)
+    if rank != 0:
+        return _other_rank(rank, examined)
+    findings = examined.findings()
     seconds = time.perf_counter() - started
     if options.json:
         print(json.dumps(as_object(findings, examined.ranks, examined.hosts, seconds), allow_nan=False))
@@ -68,17 +65,17 @@ def _other_rank(rank: int, examined: Examined) -> int:
     return 1 if failed else 0
 
 
-def _examine_alone(program: list[str]) -> tuple[Examined, list[Finding]]:
+def _examine_alone(program: list[str]) -> Examined:
     """Start two ranks as `hybridmpi launch` does; where they cannot be started, look at one process."""
     try:
         library = mpirun.find_library()
     except LaunchError:  # the examination explains it
-        return examine(program, os.environ), []
+        return examine(program, os.environ)
     try:
         launcher = mpirun.find_launcher(library)
     except LaunchError as error:
         text, _, remedy = str(error).partition(". Install")
-        return examine(program, os.environ), [fail("launcher", text, f"install{remedy}")]
+        return _with(fail("launcher", text, f"install{remedy}"), examine(program, os.environ))
     from hybridmpi.world import has_fabric
 
     cores = len(os.sched_getaffinity(0))
@@ -99,9 +96,15 @@ def _examine_alone(program: list[str]) -> tuple[Examined, list[Finding]]:
     )
     started = time.perf_counter()
     examined = examine(argv, os.environ | assignments)
-    if examined.sections:
-        seconds = time.perf_counter() - started
-        return examined, [ok("launcher", f"{launcher} starts {ranks} ranks; all this took them {seconds:.1f} s")]
+    if "software" in examined.sections:
+        text = f"{launcher} starts {ranks} ranks; all this took them {time.perf_counter() - started:.1f} s"
+        return _with(ok("launcher", text), examined)
     said = examined.findings()[-1].found
-    remedy = f"try it: {' '.join(argv[:-4])} hostname; a login node may forbid it, a batch job does not"
-    return examine(program, os.environ), [fail("launcher", f"{launcher} starts no ranks: {said}", remedy)]
+    remedy = f"try it: {' '.join(argv[: -len(program)])} hostname; a login node may forbid it, a batch job does not"
+    return _with(fail("launcher", f"{launcher} starts no ranks: {said}", remedy), examine(program, os.environ))
+
+
+def _with(finding: Finding, examined: Examined) -> Examined:
+    """Return what was examined with a line more, after those on the library."""
+    examined.sections.setdefault("MPI", []).append(finding)
+    return examined

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from hybridmpi.doctor import beside, communication, cores, folder, machine, mpi_library, versions
@@ -61,19 +62,20 @@ def main(directory: str) -> None:
         section("files", beside.findings_of(child) if child is not None else [])
         say(end={"ranks": 1, "hosts": [platform.node()]})
         return
-    _with_mpi(directory, child, library, software, host, process)
+    _with_mpi(directory, child, library, software, process)
 
 
 def _with_mpi(
-    directory: str, child: Any, library: list[Finding], software: list[Finding], host: list[Finding],
-    process: list[Finding],
-) -> None:  # fmt: skip
+    directory: str, child: Popen | None, library: list[Finding], software: list[Finding], process: list[Finding]
+) -> None:
+    """Look at what ranks do together, and merge what all have found. Collective over the launch communicator."""
     begin("the world of all ranks")
     world = World(servers=0)
     family = mpi_library.family_of(world.mpi)
     world.comm.Barrier()
     now = time.time()
     process = [*process, *guarded("threads", cores.threads)]
+    host = guarded("memory", machine.probe_host, world.node.Get_size()) if world.node.Get_rank() == 0 else []
     seats = world.gather((cores.my_seat(), now, library, software, host, process))
     places, times, *found = zip(*seats, strict=True)
     hosts = [seat.host for seat in places]

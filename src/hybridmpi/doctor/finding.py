@@ -15,8 +15,8 @@ MARK = "hybridmpi-doctor:"
 class Finding:
     """One line of the report.
 
-    `remedy`: a command or a setting, "" for what is ok. `number`: the quantity that `found` states; of several hosts
-    where all is well only the least is shown. `where`: the hosts or ranks it holds for, empty: everywhere.
+    `remedy`: a command or a setting, "" for what is ok. `number`: the quantity that `found` states, more being better;
+    of several hosts where all is well only the worst is shown. `where`: the hosts or ranks it holds for, empty: everywhere.
     """
 
     status: str
@@ -77,7 +77,7 @@ def merge(found_by: Sequence[Sequence[Finding]], places: Sequence[str]) -> list[
     """Return the findings of several ranks or hosts as one list, each distinct line once. Local, pure.
 
     `found_by[i]` was found at `places[i]`. Lines stand in the order in which their subjects were first met. A line
-    that does not hold everywhere says where; where all is well, only the least of a quantity is shown, with its place.
+    that does not hold everywhere says where; where all is well, only the worst of a quantity is shown, with its place.
     """
     groups: dict[str, dict[Finding, list[str]]] = {}
     for findings, place in zip(found_by, places, strict=True):
@@ -95,7 +95,7 @@ def merge(found_by: Sequence[Sequence[Finding]], places: Sequence[str]) -> list[
                 continue
             if line is least and len(well) > 1:
                 of = sum(len(lines[each]) for each in well)
-                merged.append(replace(line, found=f"{line.found} (the least of {of}: {held_by[0]})"))
+                merged.append(replace(line, found=f"{line.found} (the worst of {of} hosts: {held_by[0]})"))
             else:
                 merged.append(replace(line, where=() if held_by == everywhere else tuple(held_by)))
     return merged

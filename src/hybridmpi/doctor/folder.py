@@ -84,7 +84,7 @@ def _write(what: str, folder: Path, named: str, kind: str) -> Finding:
     text = f"{named}: write, fsync, rename and read of {size_text(PROBED)} took {seconds_text(seconds)}; {locks}"
     if seconds > SLOW_SECONDS:
         return warn(what, text, f"the file system ({kind}) is slow now: save less often, or use another directory")
-    return ok(what, text)
+    return ok(what, text, -seconds)
 
 
 def _locks(path: Path) -> str:

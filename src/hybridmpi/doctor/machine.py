@@ -13,9 +13,9 @@ from pathlib import Path
 from hybridmpi.doctor.finding import Finding, fail, ok, size_text, warn
 
 GiB = 1 << 30
-# Of one process with a small model, by measurement: 0.2 GiB; below this not even that runs beside what else there is.
-LEAST_MEMORY = 1 << 28
-SMALL_MEMORY = 1 << 30
+# Of a rank: with numpy and numba it takes 0.2 GiB before it has a model.
+LEAST_MEMORY = 128 << 20
+SMALL_MEMORY = 512 << 20
 # Docker's default of 64 MiB holds no table; what MPI itself takes for a node is a few MiB a rank.
 LEAST_SHARED = 16 << 20
 SMALL_SHARED = 1 << 30
@@ -35,9 +35,9 @@ HURTFUL = {
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-def probe_host() -> list[Finding]:
-    """Return what holds for a whole host: memory, shared memory. Local."""
-    return [_memory(), _shared_memory()]
+def probe_host(ranks: int = 1) -> list[Finding]:
+    """Return what holds for a whole host with so many ranks: memory, shared memory. Local."""
+    return [_memory(ranks), _shared_memory()]
 
 
 def probe_process() -> list[Finding]:
@@ -81,13 +81,17 @@ def _limits_of_groups() -> list[tuple[int, int]]:
     return found
 
 
-def _memory() -> Finding:
+def _memory(ranks: int) -> Finding:
     free = available_memory()
     text = f"{size_text(free)} available on this host"
-    if free < SMALL_MEMORY:
-        make = fail if free < LEAST_MEMORY else warn
-        return make("memory", f"only {text}", "end other programs, or ask for more: sbatch --mem=16G")
-    return ok("memory", text, free)
+    if ranks > 1:
+        text += f", {size_text(free / ranks)} a rank"
+    if free / ranks < SMALL_MEMORY:
+        make = fail if free / ranks < LEAST_MEMORY else warn
+        return make(
+            "memory", f"only {text}", "end other programs, start fewer ranks, or ask for more: sbatch --mem=16G"
+        )
+    return ok("memory", text, free / ranks)
 
 
 def _shared_memory() -> Finding:

@@ -19,6 +19,8 @@ from hybridmpi.doctor.finding import FAIL, MARK, Finding, fail, one_line, warn
 PATIENCE = 30.0
 """Seconds that any one step may take."""
 PATIENCE_FOR = {"start of MPI": 60.0, "imports, checkpoints and GPU": 60.0}
+STACK = r"\[[\w.-]+:\d+\] (\[|\*\*\*)"
+"""Begins the lines of the stack that Open MPI prints for a rank that crashed."""
 # Of what MPI and the launcher print, so much is kept.
 KEPT_LINES = 200
 MEANING = {
@@ -87,7 +89,8 @@ def examine(argv: Sequence[str], environment: Mapping[str, str]) -> Examined:
     told = result.sections.setdefault("communication", [])
     if reason or not result.finished:
         step = result.step or "start"
-        said = f"; it said: {_telling(result.spoken)}" if result.spoken else ""
+        telling = _telling(result.spoken)
+        said = f"; it said: {telling}" if telling else ""
         told.append(fail(step, f"{reason or 'ended early'}{said}", _remedy(result)))
         result.finished = False
     elif result.spoken and not any(finding.status == FAIL for finding in result.findings()):
@@ -158,7 +161,8 @@ def _take(message: dict[str, Any], result: Examined) -> None:
 
 def _telling(spoken: Sequence[str]) -> str:
     """Return the lines that tell most, as one: Python's last error, else the last ones, without rules and banners."""
-    lines = list(dict.fromkeys(one_line(line) for line in spoken if any(letter.isalpha() for letter in line)))
+    lines = [one_line(line) for line in spoken if any(letter.isalpha() for letter in line)]
+    lines = list(dict.fromkeys(line for line in lines if not re.match(STACK, line)))
     lines = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)][-1:] or lines
     text = " / ".join(lines[-3:] if len(lines) > 3 else lines)
     return text if len(text) <= 400 else f"... {text[-400:]}"
