@@ -16,7 +16,7 @@ class Finding:
     """One line of the report.
 
     `remedy`: a command or a setting, "" for what is ok. `number`: the quantity that `found` states, more being better;
-    of several hosts where all is well only the worst is shown. `where`: the hosts or ranks it holds for, empty: everywhere.
+    of several hosts where all is well only the worst is shown. `where`: the hosts it holds for, empty: everywhere.
     """
 
     status: str

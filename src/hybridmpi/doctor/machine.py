@@ -23,7 +23,6 @@ LEAST_FILES = 256
 SHARED_MEMORY = Path("/dev/shm")
 # What is known to make ranks slow or wrong, and what it does.
 HURTFUL = {
-    "OMPI_MCA_mpi_yield_when_idle": ("0", "waiting ranks spin, which takes the cores from working ones"),
     "MPICH_ASYNC_PROGRESS": ("1", "a thread of MPI spins in every rank: small all-reduces take 200 times as long"),
     "MPIR_CVAR_ASYNC_PROGRESS": ("1", "a thread of MPI spins in every rank: small all-reduces take 200 times as long"),
     "MPIR_CVAR_NOLOCAL": ("1", "MPICH uses the network between ranks of one node, and they cannot share tables"),

@@ -124,7 +124,7 @@ def _listen(child: subprocess.Popen, result: Examined) -> str:
         try:
             line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            return f"did not end within {PATIENCE_FOR.get(result.step, PATIENCE):.0f} s"
+            return f"did not end within {PATIENCE_FOR.get(result.step, PATIENCE):g} s"
         if line is None:
             open_streams -= 1
             continue
