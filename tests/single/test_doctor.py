@@ -85,6 +85,7 @@ def test_sizes_read_well():
         ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, ("srun", 1, 4)),
         ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1", "PMI_SIZE": "4", "PMI_RANK": "1"}, ("srun", 1, 4)),
         ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, ("", 0, 1)),
+        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "2", "SLURM_HET_SIZE": "2"}, ("srun", 2, 1)),
         ({"SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
          ("Open MPI's mpirun", 1, 2)),
     ],
@@ -172,8 +173,12 @@ def test_limits_that_hurt():
 def test_variables_that_hurt(monkeypatch):
     monkeypatch.setenv("MPIR_CVAR_ASYNC_PROGRESS", "1")
     monkeypatch.setenv("OMP_PROC_BIND", "close")
+    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
     line = next(line for line in machine.probe_process() if line.what == "variables")
-    assert line.status == WARN and line.remedy == "unset MPIR_CVAR_ASYNC_PROGRESS OMP_PROC_BIND"
+    assert line.status == WARN and line.remedy == "unset MPIR_CVAR_ASYNC_PROGRESS OMP_PROC_BIND OMPI_MCA_btl"
+    monkeypatch.setenv("OMPI_MCA_btl", "^openib")
+    line = next(line for line in machine.probe_process() if line.what == "variables")
+    assert "OMPI_MCA_btl" not in line.remedy
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch):

@@ -61,7 +61,11 @@ def _other_rank(rank: int, examined: Examined) -> int:
     """Say nothing, unless this rank came to grief, which the first rank may not learn of."""
     failed = [finding for finding in examined.findings() if finding.status == FAIL]
     if not examined.finished and not examined.stopped and failed:
-        print(f"hybridmpi doctor: rank {rank} on {platform.node()}: {failed[-1].found}", file=sys.stderr, flush=True)
+        print(
+            f"hybridmpi doctor: rank {rank} on {platform.node()}, {failed[-1].what}: {failed[-1].found}",
+            file=sys.stderr,
+            flush=True,
+        )
     return 1 if failed else 0
 
 

@@ -17,8 +17,8 @@ def started_by(environment: Mapping[str, str]) -> tuple[str, int, int]:
     step = environment.get("SLURM_STEP_NUM_TASKS", "1")
     for size, rank, name in STARTERS:
         if environment.get(size, "").isdigit():
-            if name == "srun" and int(step) == 1:
-                continue  # an interactive shell is one task too
+            if name == "srun" and int(step) == 1 and int(environment.get("SLURM_HET_SIZE", 1)) == 1:
+                continue  # an interactive shell is one task too; a component of a heterogeneous job may be
             if "mpirun" not in name and int(step) > 1:
                 name, size, rank = "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"
             return name, int(environment.get(rank, 0)), int(environment[size])

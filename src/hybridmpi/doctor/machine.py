@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import time
@@ -130,7 +131,7 @@ def limits() -> list[Finding]:
     if resource.getrlimit(resource.RLIMIT_STACK)[0] == infinite:
         found.append(warn(
             what,
-            "ulimit -s is unlimited: every thread then maps a stack of its default, and libraries lie elsewhere",
+            "ulimit -s is unlimited: threads then get stacks of 2 MiB only, which large kernels overflow",
             "ulimit -s 8192",
         ))  # fmt: skip
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -161,6 +162,9 @@ def _variables(environment: Mapping[str, str]) -> Finding:
         bad["OMP_PROC_BIND"] = "the threads of all ranks may be bound to the same cores"
     if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
         bad["OMP_WAIT_POLICY"] = "idle threads of BLAS spin"
+    btl = environment.get("OMPI_MCA_btl", "sm")
+    if ("sm" in re.split(r"[,^]", btl)) == btl.startswith("^"):
+        bad["OMPI_MCA_btl"] = "ranks of one node talk through the network instead of shared memory"
     if bad:
         text = "; ".join(f"{name}={environment[name]}: {why}" for name, why in bad.items())
         return warn("variables", text, f"unset {' '.join(bad)}")
