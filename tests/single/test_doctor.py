@@ -1,6 +1,6 @@
 """`hybridmpi doctor` in one process: what probes conclude from what they see, the report, surviving the examination.
 
-Whole runs with seeded faults are in tests/integration/test_doctor.py.
+Whole runs with seeded faults are in tests/integration/test_doctor_command.py.
 """
 
 import json
