@@ -113,14 +113,19 @@ def _where(damage: dict[str, Any]) -> str:
         last = rows["first"] + (rows["count"] - 1) * rows["stride"]
         place += f", rows {rows['first']} to {last}" if rows["count"] > 1 else f", row {rows['first']}"
         if rows["stride"] > 1 and rows["count"] > 1:
-            place += f", every {rows['stride']}th"
+            place += f", every {_ordinal(rows['stride'])}"
     return f"\n  which is in {place}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _advice(found: dict[str, Any], damaged: set[str]) -> list[str]:
     """Return what to do about damage."""
     own = damaged & set(found["files"])
-    lines = []
+    lines: list[str] = []
     if own == {INDEX_FILE}:
         lines.append(
             f"{INDEX_FILE} only serves other HDF5 tools: hybridmpi reads and resumes this checkpoint without it"

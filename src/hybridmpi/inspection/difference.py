@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi.checkpoint.layout import Overlap, Progression, overlap
+from hybridmpi.checkpoint.layout import Progression
 from hybridmpi.errors import UsageError
 from hybridmpi.inspection.contents import Contents, nearest
 from hybridmpi.inspection.stored import StoredArray
 from hybridmpi.inspection.text import columns, counted, number, printable, shape_text, shorten, when
 
 # What is read of either side at once.
-SLAB = 1 << 20
+SLAB = 4 << 20
 
 
 def compare(a: Contents, b: Contents, patterns: Sequence[str] | None) -> dict[str, Any]:
@@ -94,30 +94,18 @@ def _compare_arrays(a: StoredArray, b: StoredArray) -> dict[str, Any]:
 
 
 def _side_by_side(a: StoredArray, b: StoredArray) -> Iterator[tuple[Progression, np.ndarray, np.ndarray]]:
-    """Yield (rows, their values in `a`, in `b`) over all rows: piece by piece, as far as pieces overlap.
+    """Yield (rows, their values in `a`, in `b`) over all rows.
 
-    So shards are read as they lie on disk, however the two sides dealt the rows.
+    Where both sides dealt rows the same way these are as they lie on disk, otherwise in order.
     """
-    if not a.width:
-        return
-    for piece_a in a.pieces:
-        for piece_b in b.pieces:
-            shared = overlap(piece_a.span, piece_b.span)
-            if shared is None:
-                continue
-            at_once = min(max(a, b, key=lambda side: side.dtype.itemsize).rows_of(SLAB), shared.count)
-            buffers = tuple(np.empty((at_once, side.width), side.dtype) for side in (a, b))
-            with a.opened(piece_a) as read_a, b.opened(piece_b) as read_b:
-                for begin in range(0, shared.count, at_once):
-                    count = min(at_once, shared.count - begin)
-                    of_a, of_b = (buffer[:count] for buffer in buffers)
-                    read_a(Overlap(shared.start + begin * shared.step, shared.step, 0, 1, count), of_a)
-                    read_b(
-                        Overlap(shared.other_start + begin * shared.other_step, shared.other_step, 0, 1, count), of_b
-                    )
-                    stride = piece_a.span.stride * shared.step
-                    first = piece_a.span.first + (shared.start + begin * shared.step) * piece_a.span.stride
-                    yield Progression(first, stride, count), of_a, of_b
+    at_once = min(a.rows_of(SLAB), b.rows_of(SLAB))
+    if [piece.span for piece in a.pieces] == [piece.span for piece in b.pieces]:
+        sides = zip(a.slabs(at_once), b.slabs(at_once), strict=True)
+    else:
+        sides = zip(a.in_order(at_once), b.in_order(at_once), strict=True)
+    for (rows, of_a), (_, of_b) in sides:
+        if a.width:
+            yield rows, of_a, of_b
 
 
 class Changes:
@@ -223,9 +211,7 @@ def _line(title: str, array: dict[str, Any]) -> tuple[str, ...]:
     if not array["changed"]:
         return (title, "-", "", "-", "-", "-", "-", "-")
     row, column = array["at"]
-    place = f"row {row}" + (
-        f", {printable(array['word'])}" if array.get("word") is not None else f", column {column}"
-    )
+    place = f"row {row}" + (f", {printable(array['word'])}" if array.get("word") is not None else f", column {column}")
     return (
         title,
         number(array["max"]),
@@ -233,7 +219,7 @@ def _line(title: str, array: dict[str, Any]) -> tuple[str, ...]:
         number(array["mean"]),
         number(array["relative"]),
         counted(array["changed"], array["count"]),
-        counted(array["rows_changed"], array["rows"]),
+        counted(array["rows_changed"], array["rows"]) if array["rows"] > 1 else "-",
         f"{array['not_finite']:,}" if array["not_finite"] else "-",
     )
 

@@ -92,23 +92,16 @@ def _about(contents: Contents) -> str:
     return json.dumps(about, ensure_ascii=False)
 
 
-def _in_order(stored: StoredArray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (first row, values [n, width]) in the order of rows."""
-    at_once = stored.rows_of(SLAB)
-    for first in range(0, stored.rows if stored.width else 0, at_once):
-        yield first, stored.read(first, min(at_once, stored.rows - first))
-
-
 def _write_hdf5(path: Path, arrays: dict[str, StoredArray], contents: Contents) -> None:
     with open_file(path, "w") as file:
         file.attrs["step"] = contents.checkpoint.step
         for key, stored in arrays.items():
             dataset = file.create_dataset(key, stored.shape, stored.dtype, track_times=False)
-            for first, values in _in_order(stored):
-                if stored.shape:
-                    rows = values.reshape(len(values), *stored.shape[1:])
-                    dataset.write_direct(rows, dest_sel=np.s_[first : first + len(rows)])
-                else:
+            for rows, values in stored.in_order(stored.rows_of(SLAB)):
+                if stored.shape and stored.width:
+                    laid_out = values.reshape(rows.count, *stored.shape[1:])
+                    dataset.write_direct(laid_out, dest_sel=np.s_[rows.first : rows.first + rows.count])
+                elif stored.width:
                     dataset[()] = values[0, 0]
         if contents.words:
             file.create_dataset(WORDS, data=contents.words, dtype=h5py.string_dtype(), track_times=False)
@@ -118,7 +111,7 @@ def _write_hdf5(path: Path, arrays: dict[str, StoredArray], contents: Contents) 
 def _write_npz(path: Path, arrays: dict[str, StoredArray], contents: Contents) -> None:
     with NpzWriter(path) as file:
         for key, stored in arrays.items():
-            file.write(key, stored.shape, stored.dtype, (values for _, values in _in_order(stored)))
+            file.write(key, stored.shape, stored.dtype, (v for _, v in stored.in_order(stored.rows_of(SLAB))))
         if contents.words:
             file.write_texts(WORDS, contents.words)
         file.write("meta", (), *_text(_about(contents)))

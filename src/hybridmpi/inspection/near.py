@@ -92,7 +92,7 @@ def _in_table(contents: Contents, array: StoredArray, row: int, top: int) -> dic
 def nearest_rows(array: StoredArray, target: np.ndarray, without: int, top: int) -> list[tuple[float, int]]:
     """Return up to `top` (cosine, row) of a table, greatest first, equal ones by row; `target` has length 1. Local."""
     best_cosines, best_rows = np.empty(0, np.float32), np.empty(0, np.int64)
-    for rows, slab in array.slabs(SLAB):
+    for rows, slab in array.slabs(array.rows_of(SLAB)):
         cosines = _cosines(slab, target)
         numbers = np.arange(rows.first, rows.last + 1, rows.stride)
         _leave_out(cosines, rows, without)
@@ -134,6 +134,6 @@ def render(found: dict[str, Any]) -> str:
         rows = [("cosine", "row", "word" if word else "")]
         for other in table["near"]:
             shown = printable(other["word"]) if other["word"] is not None else ""
-            rows.append((f"{other['cosine']:.4f}", str(other['row']), shown))
+            rows.append((f"{other['cosine']:.4f}", str(other["row"]), shown))
         lines += columns(rows, right=(0, 1))
     return "\n".join(lines)

@@ -16,8 +16,8 @@ from hybridmpi.inspection.stored import StoredArray
 from hybridmpi.inspection.text import bars, columns, counted, number
 from hybridmpi.optim import from_description
 
-# What is read and then worked on in blocks: it stays in the caches.
-SLAB = 1 << 20
+# What is read at once, then worked on in blocks.
+SLAB = 4 << 20
 # Norms between these are right when their squares are summed in float32.
 FLOAT32_NORMS = (1e-15, 1e18)
 
@@ -51,7 +51,7 @@ def measure(contents: Contents, patterns: Sequence[str] | None) -> dict[str, Any
 
 def _measure_array(array: StoredArray, also: RowNorms | Untouched | None) -> dict[str, Any]:
     moments = Moments(array.rows * array.width, array.width)
-    for rows, slab in array.slabs(SLAB):
+    for rows, slab in array.slabs(array.rows_of(SLAB)):
         moments.add(slab)
         if also is not None:
             also.add(rows, slab)

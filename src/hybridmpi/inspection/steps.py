@@ -46,8 +46,8 @@ def survey(path: str | os.PathLike, check_bytes: bool = False) -> dict[str, Any]
     for generation in found:
         generation["newest"] = latest is not None and generation["name"] == latest.name
         generation |= {"loss": None, "held_out": None} | told.get(generation["step"], {})
-        if check_bytes and generation["created"] is not None:
-            generation["damage"] = check(root / generation["name"])["damage"]
+        if check_bytes and generation["state"] != "incomplete":
+            generation["damage"] = _damage(root, generation)
     return {"path": str(root), "generations": found}
 
 
@@ -70,6 +70,13 @@ def _generation(directory: Path) -> dict[str, Any]:
     if missing := [entry["name"] for entry in manifest["files"] if not _is_there(directory, entry)]:
         return about | {"state": "damaged", "why": f"missing or of another size: {', '.join(missing)}"}
     return about | {"state": "replaced" if directory.name.endswith(REPLACED) else "whole"}
+
+
+def _damage(root: Path, generation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what is wrong with any byte of a generation that has a manifest."""
+    if generation["created"] is None:
+        return [{"file": MANIFEST_FILE, "text": generation["why"]}]
+    return check(root / generation["name"])["damage"]
 
 
 def _is_there(directory: Path, entry: dict[str, Any]) -> bool:
@@ -115,7 +122,7 @@ def render(found: dict[str, Any]) -> str:
     for generation in found["generations"]:
         created, held_out = generation["created"], generation["held_out"]
         state = generation["state"] + (", the newest" if generation["newest"] else "")
-        if "damage" in generation:
+        if "damage" in generation and generation["created"] is not None:
             damaged = ", ".join(damage["file"] for damage in generation["damage"])
             state += f", DAMAGED: {damaged}" if damaged else ", every byte verified"
         rows.append((

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from hybridmpi.checkpoint.files import SLAB_BYTES, reading
+from hybridmpi.checkpoint.files import reading
 from hybridmpi.checkpoint.layout import Overlap, Progression, overlap
 from hybridmpi.checkpoint.read import dataset_at, read_overlap
+
+# Of so many shards the files stay open while rows are read in order; systems allow some 1,000 files for a process.
+KEPT_OPEN = 256
 
 
 @dataclass(frozen=True)
@@ -64,19 +67,39 @@ class StoredArray:
         """Return how many rows, at least one, have about `size` bytes. Local."""
         return max(1, size // max(1, self.width * self.dtype.itemsize))
 
-    def read(self, first: int, count: int, stride: int = 1) -> np.ndarray:
-        """Return the rows first + i * stride, [count, width]; they must be in the table. Local.
+    def read(self, first: int, count: int) -> np.ndarray:
+        """Return `count` rows from `first` on, [count, width]; they must be in the array. Local.
 
         Raises CheckpointError naming the file that is missing, damaged or not what the manifest says.
         """
-        out = np.empty((count, *self.shape[1:]), self.dtype)
-        wanted = Progression(first, stride, count)
-        for piece in self.pieces:
-            shared = overlap(piece.span, wanted)
-            if shared is not None and self.width:
-                with self.opened(piece) as read:
-                    read(shared, out)
-        return out.reshape(count, self.width)
+        return next(values for _, values in self._ordered(Progression(first, 1, count), count)) if count else (
+            np.empty((0, self.width), self.dtype)
+        )  # fmt: skip
+
+    def in_order(self, at_once: int) -> Iterator[tuple[Progression, np.ndarray]]:
+        """Yield (which rows, their values [n, width]) in the order of rows, `at_once` rows together. Local.
+
+        Values are overwritten by the next ones. Raises as `read` does.
+        """
+        return self._ordered(Progression(0, 1, self.rows), at_once)
+
+    def _ordered(self, wanted: Progression, at_once: int) -> Iterator[tuple[Progression, np.ndarray]]:
+        out = np.empty((min(at_once, wanted.count), *self.shape[1:]), self.dtype)
+        with ExitStack() as stack:
+            pieces = [piece for piece in self.pieces if self.width and overlap(piece.span, wanted)]
+            keep = len(pieces) <= KEPT_OPEN
+            opened = [stack.enter_context(self.opened(piece)) for piece in pieces] if keep else []
+            for first in range(wanted.first, wanted.last + 1, at_once):
+                rows = Progression(first, 1, min(at_once, wanted.last + 1 - first))
+                values = out[: rows.count]
+                for number, piece in enumerate(pieces):
+                    shared = overlap(piece.span, rows)
+                    if shared is not None and keep:
+                        opened[number](shared, values)
+                    elif shared is not None:
+                        with self.opened(piece) as read:
+                            read(shared, values)
+                yield rows, values.reshape(rows.count, self.width)
 
     @contextmanager
     def opened(self, piece: Piece) -> Iterator[Callable[[Overlap, np.ndarray], None]]:
@@ -95,15 +118,19 @@ class StoredArray:
 
             yield read
 
-    def slabs(self, size: int = SLAB_BYTES) -> Iterator[tuple[Progression, np.ndarray]]:
-        """Yield (which rows, their values [n, width]) over all pieces; a slab is overwritten by the next one. Local."""
-        buffer = np.empty((0, *self.shape[1:]), self.dtype)
+    def slabs(self, at_once: int) -> Iterator[tuple[Progression, np.ndarray]]:
+        """Yield (which rows, their values [n, width]), at most `at_once` together, as they lie on disk. Local.
+
+        Values are overwritten by the next ones. Raises as `read` does.
+        """
+        if not self.width:
+            return
+        buffer = np.empty(
+            (min(at_once, max((piece.span.count for piece in self.pieces), default=0)), *self.shape[1:]), self.dtype
+        )
         for piece in self.pieces:
             span = piece.span
-            at_once = min(self.rows_of(size), span.count)
-            if len(buffer) < at_once:
-                buffer = np.empty((at_once, *self.shape[1:]), self.dtype)
-            if not at_once or not self.width:
+            if not span.count:
                 continue
             with self.opened(piece) as read:
                 for begin in range(0, span.count, at_once):

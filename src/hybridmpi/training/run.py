@@ -310,6 +310,8 @@ class Run:
 
     def _save(self) -> Path:
         section, meta = self.job.checkpoint, {"job": describe_job(self.job)}
+        if begin := self.task.words_begin():
+            meta["words_begin"] = begin
         if self.tuning is not None:
             meta["search"] = self.tuning.state()
         directory = self.trainer.save(section.directory, section.keep, meta, self.task.words())
