@@ -227,7 +227,7 @@ class Run:
         """Record and say what the run was like."""
         alphas = self.trainer.sparsity.so_far()
         if self.root:
-            about = {"step": self.trainer.step, "seconds": round(seconds, 3)}
+            about = {"step": self.trainer.step, "seconds": round(seconds, 3), "stopped": self.trainer.stopped}
             self.metrics.write("end", **about, sparsity=as_json(alphas))
             if alphas:
                 self._say(as_table(alphas, self.trainer.exchange))
@@ -249,11 +249,10 @@ class Run:
             self.progress.step(result)
         if self.trace is not None:
             self.trace.step(result)
-        said = list(result.notes)
-        if self.searching:
-            said.append(self.tuning.step(result))
-        for text in filter(None, said):
+        for text in result.notes:
             self._say(f"step {result.step:,}: {text}")
+        if self.searching and (text := self.tuning.step(result)):
+            self._note(text)
 
     @property
     def searching(self) -> bool:
@@ -268,12 +267,12 @@ class Run:
     def _at_boundary(self, step: int) -> None:
         """Move parts that are used much, evaluate, save: what is due after `step`. Collective over compute."""
         if self._is_due(step, self.job.sparse.balance_every) and not self.searching:
-            self._say(f"step {step:,}: {self.trainer.balance()}")
+            self._note(self.trainer.balance())
         if self._evaluation_is_due(step):
             self._evaluate()
             self._record_staleness()
         if self._is_due(step, self.job.checkpoint.every) and step < self.job.training.steps:
-            self._save()
+            self._save(self.job.checkpoint.behind)
 
     def _is_due(self, step: int, every: int) -> bool:
         return every > 0 and step % every == 0
@@ -308,16 +307,24 @@ class Run:
             self.metrics.write("evaluation", step=self.trainer.step, **about)
             self.progress.resume_clock()
 
-    def _save(self) -> Path:
-        section, meta = self.job.checkpoint, {"job": describe_job(self.job)}
+    def _save(self, behind: bool = False) -> Path:
+        """Save, `behind` the back of training or at once; record for how long training stood still."""
+        started, section, meta = time.perf_counter(), self.job.checkpoint, {"job": describe_job(self.job)}
         if begin := self.task.words_begin():
             meta["words_begin"] = begin
         if self.tuning is not None:
             meta["search"] = self.tuning.state()
-        directory = self.trainer.save(section.directory, section.keep, meta, self.task.words())
+        directory = self.trainer.save(section.directory, section.keep, meta, self.task.words(), behind)
         if self.root:
+            seconds = round(time.perf_counter() - started, 3)
+            self.metrics.write("checkpoint", step=self.trainer.step, seconds=seconds, behind=behind)
             self.progress.resume_clock()
         return directory
+
+    def _note(self, text: str) -> None:
+        """Say and record what was done between steps."""
+        self.metrics.write("note", step=self.trainer.step, text=text)
+        self._say(f"step {self.trainer.step:,}: {text}")
 
     def _say(self, text: str) -> None:
         if self.root:
