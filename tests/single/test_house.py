@@ -28,7 +28,7 @@ STOREYS = [
     ("world",),
     ("graphs",),
     ("collectives", "optim", "checkpoint", "data"),
-    ("sparse",),
+    ("inspection", "sparse"),
     ("autograd",),
     ("nn",),
     ("dynamic",),

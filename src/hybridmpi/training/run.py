@@ -321,6 +321,8 @@ class Run:
     def _save(self, behind: bool = False) -> Path:
         """Save, `behind` the back of training or at once; record for how long training stood still."""
         started, section, meta = time.perf_counter(), self.job.checkpoint, {"job": describe_job(self.job)}
+        if begin := self.task.words_begin():
+            meta["words_begin"] = begin
         if self.tuning is not None:
             meta["search"] = self.tuning.state()
         directory = self.trainer.save(section.directory, section.keep, meta, self.task.words(), behind)
