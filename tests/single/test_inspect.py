@@ -1,6 +1,7 @@
 """`hybridmpi inspect`: what people read of a checkpoint, and what they read when they asked for the wrong thing."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -9,9 +10,11 @@ import pytest
 from inspected import ROWS, WORDS, model, save
 
 from hybridmpi import checkpoint
+from hybridmpi.checkpoint import TableShard
 from hybridmpi.cli.main import main
 from hybridmpi.inspection.text import ago, bars, counted, human_size
 from hybridmpi.inspection.tree import grown
+from hybridmpi.training.metrics import Metrics
 
 
 @pytest.fixture
@@ -45,10 +48,13 @@ def root(tmp_path_factory):
     changed.weight = changed.weight * 2
     save(root, 2000, changed, servers=3)
     checkpoint.begin(root, 3000)
-    lines = [{"kind": "step", "step": s, "loss": 1 / s, "seconds": 0.1} for s in (999, 1000, 2000, 2000)]
-    lines += [{"kind": "evaluation", "step": 2000, "perplexity": 12.5, "words": 9, "seconds": 1.5}]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (root / "metrics.jsonl").write_text(text + '{"kind": "step", "step": 2000, "lo')
+    metrics = Metrics(str(root / "metrics.jsonl"), None, "words")
+    for step in (999, 1000, 2000, 2000):
+        metrics.write("step", step=step, loss=1 / step, seconds=0.1)
+    metrics.write("evaluation", step=2000, perplexity=12.5, words=9, seconds=1.5)
+    metrics.close()
+    with open(root / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "step", "step": 2000, "lo')
     return root
 
 
@@ -167,6 +173,18 @@ def test_steps(root, inspect, as_json):
     assert "perplexity 12.5" in out and out.count("every byte verified") == 2 and "cut off" in out
 
 
+def test_steps_whose_loss_is_no_number(tmp_path, inspect, as_json):
+    save(tmp_path, 7)
+    for loss, as_text in ((math.nan, "nan"), (math.inf, "inf")):
+        metrics = Metrics(str(tmp_path / "metrics.jsonl"), None, "words")
+        metrics.write("step", step=7, loss=loss)
+        metrics.write("evaluation", step=7, perplexity=loss)
+        metrics.close()
+        found = as_json(tmp_path, "--steps")["generations"][0]
+        assert (found["loss"], found["held_out"]) == (as_text, {"perplexity": as_text})
+        assert f"{as_text}  perplexity {as_text}  whole" in inspect(tmp_path, "--steps")[1]
+
+
 @pytest.mark.parametrize(
     "arguments, expected",
     [
@@ -234,11 +252,53 @@ def test_it_loads_neither_mpi_nor_numba(root):
 def test_plain_terminals(root):
     """Where the output's encoding has no blocks there are other signs; words show as escapes."""
     command = [sys.executable, "-m", "hybridmpi", "inspect", str(root)]
-    for more in (["--statistics"], ["--show", "embedding", "--rows", "3"]):
+    for more in (["--statistics"], ["--diff", str(root / "step-00001000")], ["--show", "embedding", "--rows", "3"]):
         done = subprocess.run([*command, *more], capture_output=True, timeout=60, env={"PYTHONIOENCODING": "ascii"})
         assert done.returncode == 0, done.stderr
         text = done.stdout.decode("ascii")
     assert r"'na\xefve'" in text
+
+
+def test_no_disk_and_no_reader(root):
+    """What cannot be written is an error in one line; a pipe whose reader has gone is none at all."""
+    command = [sys.executable, "-m", "hybridmpi", "inspect", str(root), "--show", "embedding", "--rows", ":"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "hybridmpi: error: No space left on device, where this command writes to\n",
+    )
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.wait(60) == 1 and process.stderr.read() == ""
+
+
+def test_odd_names_and_words(tmp_path, inspect):
+    """Control characters do not reach the terminal, wide characters keep columns in line."""
+    arrays = {"esc\x1b[31m": np.ones((2, 2)), "日本": np.ones((2, 2)), "one": np.array(2.5), "two": np.arange(3.0)}
+    directory = checkpoint.begin(tmp_path, 1)
+    words = ["日本語", "\x1b[31mred", *(f"w{i}" for i in range(28))]
+    table = np.zeros((30, 2), "f4")
+    table[:, 0] = np.arange(30)
+    shards = [TableShard(name, 30, 2, "block", 0, 1, table * (name == "b")) for name in "ab"]
+    records = [
+        checkpoint.write_server(directory, 0, 1, shards),
+        checkpoint.write_dense(directory, arrays, {}, {}, {"note": "x\x1by"}, words),
+    ]
+    checkpoint.commit(directory, 1, records, {})
+    out = inspect(tmp_path)[1]
+    assert "\x1b" not in out and r"esc\x1b[31m  dense" in out and "日本         dense" in out and r"x\x1by" in out
+    lines = inspect(tmp_path, "--show", "b")[1].splitlines()[2:4]
+    assert lines == [" 0  '日本語'        0  0", r" 1  '\x1b[31mred'   1  0"]
+    assert inspect(tmp_path, "--show", "one", "--rows", "5:") == (0, "one: dense, scalar, float64\nno rows\n", "")
+    assert (
+        "..." in inspect(tmp_path, "--show", "b")[1]
+        and "..." not in inspect(tmp_path, "--show", "b", "--rows", "::3")[1]
+    )
+    status, out, _ = inspect(tmp_path, "--near", "w3")
+    assert status == 0 and "a: row 5, 'w3', is zero" in out and "b: 10 rows nearest" in out
+    status, _, err = inspect(tmp_path, "--near", "w3", "--table", "a")
+    assert status == 2 and "it points nowhere" in err
 
 
 def test_texts():

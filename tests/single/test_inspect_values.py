@@ -1,6 +1,8 @@
 """What `inspect` says of values, against numpy on the whole arrays: statistics, differences, exported files."""
 
 import json
+import shutil
+import subprocess
 import warnings
 
 import h5py
@@ -8,6 +10,8 @@ import numpy as np
 import pytest
 from inspected import ROWS, WORDS, model, save
 
+from hybridmpi import checkpoint
+from hybridmpi.checkpoint import TableShard
 from hybridmpi.cli.main import main
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.inspection import difference, moments, statistics
@@ -228,6 +232,40 @@ def test_export(tmp_path, name, monkeypatch):
     with pytest.raises(CheckpointError, match=r"server-001\.h5"):
         export(contents, target, None, with_state=False, force=True)
     assert target.read_bytes() == before and [p.name for p in tmp_path.iterdir() if p.is_file()] == [name]
+
+
+@pytest.mark.skipif(shutil.which("h5dump") is None, reason="needs h5dump (hdf5-tools)")
+def test_exports_are_read_by_the_tools_of_hdf5(tmp_path):
+    """Version 1.10, as Debian has it, reads names, shapes and numbers; kinds of numbers that models seldom have too."""
+    directory = checkpoint.begin(tmp_path / "run", 1)
+    odd = {
+        "b.yes": np.array([True, False]),
+        "half": np.array([1.5, -2], "f2"),
+        "ünï": np.array(7),
+        "none": np.zeros((0, 3)),
+    }
+    table = np.arange(12, dtype="f4").reshape(6, 2)
+    shards = [[TableShard("emb", 6, 2, "cyclic", s, 2, table[s::2], {"m": -table[s::2]})] for s in range(2)]
+    records = [checkpoint.write_server(directory, s, 2, shards[s]) for s in range(2)]
+    records.append(checkpoint.write_dense(directory, odd, {}, {}, {}, ["a", "b", "c", "d", "e", "f"]))
+    checkpoint.commit(directory, 1, records, {})
+    file = tmp_path / "model.h5"
+    export(Contents(directory), file, None, with_state=True, force=False)
+
+    def told(*command):
+        done = subprocess.run([*command, file], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        return " ".join(done.stdout.split())
+
+    listed = told("h5ls", "-r")
+    for name, shape in (("b.yes", "{2}"), ("half", "{2}"), ("none", "{0, 3}"), ("emb", "{6, 2}")):
+        assert f"/parameters/{name} Dataset {shape}" in listed, listed
+    assert "/optimizer/emb/m Dataset {6, 2}" in listed and "Dataset {SCALAR}" in listed
+    values = told("h5dump", "-y", "-w", "0", "-d", "/parameters/emb")
+    assert "DATA { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 }" in values, values
+    assert "TRUE, FALSE" in told("h5dump", "-d", "/parameters/b.yes") and "7" in told("h5dump", "-d", "/parameters/ünï")
+    assert "1.5, -2" in told("h5dump", "-d", "/parameters/half")
+    assert '"a", "b", "c"' in told("h5dump", "-d", "/vocabulary/words")
 
 
 def test_words_of_several_vocabularies(tmp_path):

@@ -113,7 +113,18 @@ def test_what_is_no_number_and_what_is_no_line(tmp_path):
     run.steps(1, loss=math.inf)
     run.close()
     with open(path, "a") as file:
-        file.write('{"kind": "step", "step": 4, "loss": null}\n[1]\n"x"\n{"kind": 3}\n{"kind": "step"}\n\n\xff{"kin')
+        file.write('{"kind": "step", "step": 4, "loss": null}\n[1]\n"x"\n{"kind": 3}\n{"kind": "step"}\n')
+        for wrong in (
+            {"kind": "step", "step": 4, "loss": "1"},
+            {"kind": "step", "step": 4, "phases": None},
+            {"kind": "step", "step": 4, "bytes": {"allreduce": "many"}},
+            {"kind": "step", "step": 10**30, "loss": 1},
+            {"kind": "run", "step": 0, "job": 5},
+            {"kind": "run", "step": 0, "job": {"training": 3}},
+            {"kind": "run", "step": 0, "job": {"training": {"steps": "many"}}},
+        ):
+            file.write(json.dumps(wrong) + "\n")
+        file.write('\n\xff{"kin')
     run = Run(path, 6, append=True, first=4)
     run.steps(1)
     run.close()
@@ -157,6 +168,9 @@ def test_paths_that_are_none(tmp_path):
         read_metrics(tmp_path / "lm")
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(UsageError, match="is empty"):
+        read_metrics(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("of another program\n")
+    with pytest.raises(UsageError, match="holds no line of metrics"):
         read_metrics(tmp_path)
     (tmp_path / "a.jsonl").mkdir()
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):

@@ -61,7 +61,7 @@ def test_one_run(tmp_path):
 def test_runs_beside_each_other(tmp_path):
     paths = [made(tmp_path / str(n), evaluate=False, world={"servers": n}) for n in (1, 2)]
     figure, panels = picture_of(paths, axis="time", log=True)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["servers=1", "servers=2"]
+    assert [text.get_text().strip() for text in figure.legends[0].get_texts()] == ["servers=1", "servers=2"]
     bars = panels["Time of a step, median"].containers
     assert {bar.get_label(): [patch.get_width() for patch in bar] for bar in bars} == {
         name: pytest.approx([seconds] * 2)
@@ -100,6 +100,19 @@ def test_runs_that_lack_something(tmp_path, capsys):
     assert (tmp_path / "all.svg").read_bytes() == first  # without a date
     assert main(["plot", everything[2], "-o", str(tmp_path / "x.png")]) == 2
     assert "no step has been written yet" in capsys.readouterr().err
+
+
+def test_names_that_mean_something_to_matplotlib(tmp_path):
+    """A dollar begins no formula, and what begins with _ is not left out."""
+    paths = [made(tmp_path / name, steps=3, model={"kind": name}, data={"x": name}) for name in ("$x_{y$", "_b")]
+    paths = [
+        *paths,
+        made(tmp_path / "日本", steps=3, world={"servers": 2}, optimizer={"rate": 1}, sparse={"mode": "ps"}),
+    ]
+    target = tmp_path / "x.svg"
+    assert main(["plot", *map(str, paths), "-o", str(target)]) == 0
+    texts = [text.strip() for text in ElementTree.parse(target).getroot().itertext()]
+    assert all(texts.count(name) == 3 for name in ("$x_{y$", "_b", "日本")), texts  # the legend, and beside bars
 
 
 def test_what_cannot_be_drawn(tmp_path, capsys, monkeypatch):

@@ -17,7 +17,7 @@ from watched_runs import Run
 from hybridmpi.cli.main import main
 from hybridmpi.watching import follow as following
 from hybridmpi.watching import present, view, words
-from hybridmpi.watching.follow import follow
+from hybridmpi.watching.follow import fitting, follow
 from hybridmpi.watching.reading import MetricsReader, read_metrics
 
 
@@ -67,6 +67,10 @@ def test_how_a_run_ends_or_does_not(tmp_path):
     path = tmp_path / "metrics.jsonl"
     run = Run(path, 40, training={"evaluate": 20})
     assert shown(path)[-1] == "started, no step yet"
+    assert (
+        shown(path, age=30)[-1] == "started 30 s ago, no step yet: the first compiles what no job here has used before"
+    )
+    assert shown(path, age=400)[-1].startswith("NO LINE FOR 7 min: it may be ")
     run.steps(19)
     run.metrics._file.flush()
     assert shown(path, age=3.2)[-1] == "last line 3.2 s ago"
@@ -94,6 +98,26 @@ def test_a_view_of_next_to_nothing(tmp_path):
     assert "nan now; mean of the last 1 step nan" in text and "1 step skipped: something was not finite" in text
     path.write_text('{"kind": "step", "step": 3, "loss": null}\n')
     assert "step 3" in "\n".join(shown(path)) and view.plain(read_metrics(path)).startswith("step 3  loss nan")
+
+
+def test_notes_are_told_once_and_steer_no_terminal(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    run = Run(path, 40)
+    run.steps(1, notes=["table '日本語\x1b[31m' leaves ps"])
+    for _ in range(9):
+        run.steps(1, notes=["nothing to gain"])
+    run.close()
+    lines = shown(path, width=38)
+    assert [line for line in lines if "leav" in line or "gain" in line] == [
+        r"step 1: table '日本語\x1b[31m' leav...",
+        "step 10: nothing to gain",
+    ]
+
+
+def test_a_low_terminal_shows_how_the_run_is():
+    lines = ["a", "", "b", "", "c"]
+    assert fitting(lines, 5) == lines and fitting(lines, 4) == ["a", "", "b", "c"]
+    assert fitting(lines, 3) == ["a", "b", "c"] and fitting(lines, 2) == ["a", "c"]
 
 
 def test_numbers_as_people_read_them():

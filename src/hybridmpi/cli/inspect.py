@@ -74,7 +74,12 @@ def run(options: argparse.Namespace) -> int:
     _check(options)
     found, module = _find(options)
     render: Callable[[Any], str] = import_module(f"hybridmpi.inspection.{module}").render
-    print(json.dumps(found, allow_nan=False) if options.json else render(found))
+    if options.json:
+        print(json.dumps(found, allow_nan=False))
+    else:
+        from hybridmpi.inspection.text import tame
+
+        print("\n".join(map(tame, render(found).split("\n"))))
     return 1 if module in ("damage", "steps") and _is_damaged(found) else 0
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
@@ -52,6 +54,9 @@ def main(argv: list[str] | None = None) -> int:
     up, so that the hook of the world ends them all.
     """
     arguments = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):  # names and words may be of any script, a terminal need not show it
+        with suppress(AttributeError):  # what a notebook puts in their place
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _run(arguments)
     except HybridMPIError as error:
@@ -60,7 +65,12 @@ def main(argv: list[str] | None = None) -> int:
         _let_the_first_rank_speak()
         print(f"hybridmpi: error: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+    except OSError as error:  # the reader of a pipe, such as head, has seen enough; or a disk is full
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not (full or isinstance(error, BrokenPipeError)) or _is_one_of_several():
+            raise
+        if full:
+            print(f"hybridmpi: error: {error.strerror}, where this command writes to", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

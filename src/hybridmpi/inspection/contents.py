@@ -12,6 +12,7 @@ from hybridmpi.checkpoint import Checkpoint
 from hybridmpi.checkpoint.layout import DENSE_FILE, Progression
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.inspection.stored import Piece, StoredArray
+from hybridmpi.inspection.text import tame
 
 CARRIED = "carried/"
 """What the names of carried arrays begin with: no parameter's name can."""
@@ -127,7 +128,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"
     if inside := [other for other in known if name and name in other]:
         known = inside
-    shown = ", ".join(known[:12]) + (f", ... ({len(known)} in all)" if len(known) > 12 else "")
+    shown = ", ".join(map(tame, known[:12])) + (f", ... ({len(known)} in all)" if len(known) > 12 else "")
     return f"expected one of {shown or '(none)'}"
 
 

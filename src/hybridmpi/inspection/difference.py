@@ -12,8 +12,20 @@ from hybridmpi.checkpoint.layout import Progression
 from hybridmpi.errors import UsageError
 from hybridmpi.inspection.contents import Contents, nearest
 from hybridmpi.inspection.stored import StoredArray
-from hybridmpi.inspection.text import columns, counted, number, printable, shape_text, shorten, when
+from hybridmpi.inspection.text import (
+    LONGEST_WORD,
+    clipped,
+    columns,
+    counted,
+    number,
+    printable,
+    shape_text,
+    shorten,
+    when,
+)
 
+# What the meta of a job's checkpoint says of its progress, beside its settings: the header tells the step.
+NO_SETTINGS = ("step", "updates", "alphas")
 # What is read of either side at once.
 SLAB = 4 << 20
 
@@ -197,12 +209,17 @@ def render(found: dict[str, Any]) -> str:
         else:
             same.append(parameter["name"])
     lines.append("")
-    lines += columns(rows, right=(1, 3, 4, 5, 6, 7)) if len(rows) > 1 else ["no value differs"]
+    nothing = "no value differs" if same else "nothing to compare: no parameter of one name and shape on both sides"
+    lines += columns(rows, right=(1, 3, 4, 5, 6, 7)) if len(rows) > 1 else [nothing]
     if same and len(rows) > 1:
         lines += ["", f"the same, state included: {_listed(same)}"]
     lines += ["", *notes] if (notes := _notes(found)) else []
-    if found["settings"]:
-        settings = [(one["name"], shorten(one["a"], 50), shorten(one["b"], 50)) for one in found["settings"]]
+    settings = [
+        (one["name"], shorten(one["a"], 50), shorten(one["b"], 50))
+        for one in found["settings"]
+        if one["name"] not in NO_SETTINGS
+    ]
+    if settings:
         lines += ["", *columns([("settings", "A", "B"), *settings])]
     return "\n".join(lines)
 
@@ -210,18 +227,26 @@ def render(found: dict[str, Any]) -> str:
 def _line(title: str, array: dict[str, Any]) -> tuple[str, ...]:
     if not array["changed"]:
         return (title, "-", "", "-", "-", "-", "-", "-")
-    row, column = array["at"]
-    place = f"row {row}" + (f", {printable(array['word'])}" if array.get("word") is not None else f", column {column}")
     return (
         title,
         number(array["max"]),
-        place,
+        _place(array),
         number(array["mean"]),
         number(array["relative"]),
         counted(array["changed"], array["count"]),
         counted(array["rows_changed"], array["rows"]) if array["rows"] > 1 else "-",
         f"{array['not_finite']:,}" if array["not_finite"] else "-",
     )
+
+
+def _place(array: dict[str, Any]) -> str:
+    """Return where the largest change is, as far as there is more than one row, or column."""
+    row, column = array["at"]
+    if array.get("word") is not None:
+        return f"row {row}, {clipped(printable(array['word']), LONGEST_WORD)}"
+    place = [f"row {row}"] if array["rows"] > 1 else []
+    place += [f"column {column}"] if array["count"] > array["rows"] else []
+    return ", ".join(place)
 
 
 def _notes(found: dict[str, Any]) -> list[str]:

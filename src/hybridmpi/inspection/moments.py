@@ -124,9 +124,10 @@ def histogram(sample: np.ndarray) -> dict[str, Any] | None:
     low, high = (float(end) for end in np.quantile(sample, (TAIL, 1 - TAIL), method="nearest"))
     if low == high:
         low, high = float(sample.min()), float(sample.max())
-    if low == high or not math.isfinite(high - low):
+    if low == high:
         return {"from": low, "to": high, "counts": [int(sample.size)], "sample": int(sample.size)}
-    counts = np.histogram(sample, BINS, (low, high))[0]
+    small = 1.0 if math.isfinite(high - low) else 0.25  # the width of all bins together must be a number
+    counts = np.histogram(sample * small, BINS, (low * small, high * small))[0]
     return {"from": low, "to": high, "counts": counts.tolist(), "sample": int(sample.size)}
 
 

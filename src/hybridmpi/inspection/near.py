@@ -22,7 +22,7 @@ def near(contents: Contents, word: str, table: str | None, top: int) -> dict[str
 
     `table`: in that one only. A number is a row, where no word is written like that. Rows that are zero or not finite
     have no direction and are left out; so is the row itself. Raises UsageError for an unknown word or table, naming
-    those most alike, and for a row without a direction.
+    those most alike, and for a row without a direction: where another table has one, "why" tells of it.
     """
     if top < 1:
         raise UsageError(f"--top {top}: expected 1 or more rows")
@@ -42,13 +42,10 @@ def near(contents: Contents, word: str, table: str | None, top: int) -> dict[str
     rows = {array.name: _row(contents, array, word) for array in targets}
     if all(row is None for row in rows.values()):
         raise _unknown(contents, targets, word)
-    return {
-        "path": str(contents.directory),
-        "step": contents.checkpoint.step,
-        "tables": [
-            _in_table(contents, array, rows[array.name], top) for array in targets if rows[array.name] is not None
-        ],
-    }
+    tables = [_in_table(contents, array, rows[array.name], top) for array in targets if rows[array.name] is not None]
+    if all(found["why"] for found in tables):
+        raise UsageError("\n".join(found["why"] for found in tables))
+    return {"path": str(contents.directory), "step": contents.checkpoint.step, "tables": tables}
 
 
 def _row(contents: Contents, array: StoredArray, word: str) -> int | None:
@@ -66,7 +63,8 @@ def _unknown(contents: Contents, tables: list[StoredArray], word: str) -> UsageE
     names = ", ".join(array.name for array in tables)
     if not words:
         rows = max(array.rows for array in tables)
-        return UsageError(f"'{word}': {names} has no vocabulary; expected a row from 0 to {rows - 1}")
+        expected = f"no vocabulary; expected a row from 0 to {rows - 1}" if rows else "no rows"
+        return UsageError(f"'{word}': {names} has {expected}")
     lower = [known for known in words if known.lower() == word.lower()]
     said = f"did you mean '{lower[0]}'?" if lower else nearest(word, words)
     return UsageError(f"'{word}' is not in the vocabulary of {names}: {said}")
@@ -77,14 +75,17 @@ def _in_table(contents: Contents, array: StoredArray, row: int, top: int) -> dic
     target = array.read(row, 1)[0].astype(np.float64)
     length = float(np.linalg.norm(target))
     shown = f"row {row}" + (f", {words[row]!r}," if words else "")
-    if not length or not math.isfinite(length):
+    why, found = "", []
+    if length and math.isfinite(length):
+        found = nearest_rows(array, (target / length).astype(np.float32), row, top)
+    else:
         what = "is zero" if not length else "is not finite"
-        raise UsageError(f"{array.name}: {shown} {what}: it points nowhere, so that nothing is near it")
-    found = nearest_rows(array, (target / length).astype(np.float32), row, top)
+        why = f"{array.name}: {shown} {what}: it points nowhere, so that nothing is near it"
     return {
         "table": array.name,
         "row": row,
         "word": words[row] if words else None,
+        "why": why,
         "near": [{"row": other, "word": words[other] if words else None, "cosine": cosine} for cosine, other in found],
     }
 
@@ -130,6 +131,9 @@ def render(found: dict[str, Any]) -> str:
         word = f", {printable(table['word'])}" if table["word"] is not None else ""
         if lines:
             lines.append("")
+        if table["why"]:
+            lines.append(table["why"])
+            continue
         lines.append(f"{table['table']}: {plural(len(table['near']), 'row')} nearest to row {table['row']}{word}")
         rows = [("cosine", "row", "word" if word else "")]
         for other in table["near"]:

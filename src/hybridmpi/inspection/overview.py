@@ -14,7 +14,7 @@ from hybridmpi.inspection.text import ago, columns, human_size, plural, shape_te
 from hybridmpi.inspection.tree import Branch, grown
 
 # Sections of meta that have lines of their own, or that `--json` shows.
-TOLD_ELSEWHERE = {"step", "job", "optimizer", "compute_ranks", "words_begin"}
+TOLD_ELSEWHERE = {"step", "job", "optimizer", "compute_ranks", "words_begin", "alphas"}
 
 
 def describe(contents: Contents, patterns: Sequence[str] | None = None) -> dict[str, Any]:
@@ -82,7 +82,11 @@ def render(found: dict[str, Any]) -> str:
     if found["carried"]:
         rows = [(array["name"], shape_text(array["shape"]), array["dtype"]) for array in found["carried"]]
         lines += ["", *columns([("carried", "shape", "dtype"), *rows], right=(1,))]
-    meta = [(key, shorten(value)) for key, value in sorted(found["meta"].items()) if key not in TOLD_ELSEWHERE]
+    meta = [
+        (key, shorten(value))
+        for key, value in sorted(found["meta"].items())
+        if key not in TOLD_ELSEWHERE and value != {}
+    ]
     if meta:
         lines += ["", *columns([("meta", "value"), *meta])]
     if found["incomplete"]:

@@ -13,7 +13,7 @@ import numpy as np
 from hybridmpi.errors import UsageError
 from hybridmpi.inspection.contents import Contents
 from hybridmpi.inspection.stored import StoredArray
-from hybridmpi.inspection.text import columns, printable, shape_text
+from hybridmpi.inspection.text import LONGEST_WORD, clipped, columns, filled, printable, shape_text, shown_width
 
 # Without --rows: so many at the beginning, so many at the end.
 AT_EACH_END = 5
@@ -21,7 +21,6 @@ AT_EACH_END = 5
 MOST_ROWS = 10_000
 # What is read at once for rows that follow each other.
 GAP_BYTES = 64 << 10
-LONGEST_WORD = 24
 _PART = re.compile(r"\s*(?:(-?\d+)|(-?\d*):(-?\d*)(?::(-?\d*))?)\s*")
 
 
@@ -107,17 +106,16 @@ def render(found: dict[str, Any], width: int | None = None) -> str:
         width = shutil.get_terminal_size().columns
     slot = f"/{found['slot']}" if found["slot"] else ""
     title = f"{found['name']}{slot}: {found['kind']}, {shape_text(found['shape'])}, {found['dtype']}"
-    if not found["shape"]:
-        return f"{title}\n{_cell(found['values'][0][0])}"
     if not found["rows"]:
         return f"{title}\nno rows"
+    if not found["shape"]:
+        return f"{title}\n{_cell(found['values'][0][0])}"
     labels = columns([(str(row),) for row in found["rows"]], right=(0,))
     if found["words"] is not None:
-        shown = [printable(word) for word in found["words"]]
-        shown = [word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 3] + "..." for word in shown]
+        shown = [clipped(printable(word), LONGEST_WORD) for word in found["words"]]
         labels = columns(list(zip(labels, shown, strict=True)))
-    margin = max(map(len, labels))
-    labels = [label.ljust(margin) for label in labels]
+    margin = max(map(shown_width, labels))
+    labels = [filled(label, margin) for label in labels]
     count = math.prod(found["shape"][1:])
     fitting = count
     if width is not None:  # a number takes at most 10 characters and two spaces
@@ -139,8 +137,8 @@ def render(found: dict[str, Any], width: int | None = None) -> str:
 
 def _is_cut(found: dict[str, Any], position: int) -> bool:
     """Return whether rows were left out here because nobody asked for any."""
-    rows = found["rows"]
-    return len(rows) == 2 * AT_EACH_END == 2 * position and rows[position] - rows[position - 1] > 1
+    rows = found["shape"][0]
+    return position == AT_EACH_END and rows > 2 * AT_EACH_END and found["rows"] == chosen(None, rows)
 
 
 def _plain(value: Any) -> Any:

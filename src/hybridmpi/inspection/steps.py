@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Collection
@@ -19,7 +20,7 @@ from hybridmpi.inspection.damage import check
 from hybridmpi.inspection.text import ago, columns, human_size, number, when
 
 METRICS_FILE = "metrics.jsonl"
-_STEP = re.compile(rb'"kind": "(?:step|evaluation)", "step": (\d+),')
+_STEP = re.compile(rb'"kind": "(?:step|evaluation)",(?: "time": [^,]+,)? "step": (\d+),')
 
 
 def survey(path: str | os.PathLike, check_bytes: bool = False) -> dict[str, Any]:
@@ -102,18 +103,25 @@ def read_metrics(file: Path, steps: Collection[int]) -> dict[int, dict[str, Any]
                 values = json.loads(line)
                 about = found.setdefault(int(match[1]), {})
                 if values["kind"] == "step":
-                    about["loss"] = values.get("loss")
+                    about["loss"] = _plain(values.get("loss"))
                 else:
                     about["held_out"] = _first_measure(values)
     return found
 
 
-def _first_measure(values: dict[str, Any]) -> dict[str, float] | None:
+def _first_measure(values: dict[str, Any]) -> dict[str, float | str] | None:
     """Return the measure that an evaluation names first, such as perplexity."""
     for name, value in values.items():
-        if isinstance(value, float) and name != "seconds":
-            return {name: value}
+        if isinstance(value, float) and name not in ("time", "seconds"):
+            return {name: _plain(value)}
     return None
+
+
+def _plain(value: Any) -> float | str | None:
+    """Return a number; text for one that is not finite, which JSON has no numbers for; None for what is none."""
+    if not isinstance(value, (int, float)):
+        return None
+    return value if math.isfinite(value) else str(value)
 
 
 def render(found: dict[str, Any]) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
+import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+# Where words stand in a table, the end of longer ones is left out.
+LONGEST_WORD = 24
 BLOCKS, ASCII_BLOCKS = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
 
 
@@ -26,9 +29,9 @@ def plural(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
-def number(value: float | None) -> str:
-    """Return a value with four digits, '-' for None. Local."""
-    return "-" if value is None else f"{value:.4g}"
+def number(value: float | str | None) -> str:
+    """Return a value with four digits, '-' for None; 'nan' and the like, as JSON has them, stay. Local."""
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
 def counted(count: int, of: int) -> str:
@@ -48,17 +51,39 @@ def shape_text(shape: Sequence[int]) -> str:
 def shorten(value: Any, width: int = 80) -> str:
     """Return a value on one line of at most `width` characters. Local."""
     text = value if isinstance(value, str) else repr(value)
-    text = " ".join(text.split())
+    return clipped(tame(" ".join(text.split())), width)
+
+
+def clipped(text: str, width: int) -> str:
+    """Return a text, its end left out where it is longer than `width`. Local."""
     return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def tame(text: str) -> str:
+    """Return a text with what does not print, such as what steers terminals, written as escapes. Local."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shown_width(text: str) -> int:
+    """Return the columns that a text takes: two for a wide character, none for one that combines. Local."""
+    if text.isascii():
+        return len(text)
+    return sum((unicodedata.east_asian_width(c) in "WF") + (not unicodedata.combining(c)) for c in text)
+
+
+def filled(text: str, width: int, right: bool = False) -> str:
+    """Return a text filled with blanks to `width` columns, on its left if it is to stand to the `right`. Local."""
+    blanks = " " * (width - shown_width(text))
+    return blanks + text if right else text + blanks
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
     """Return lines with the cells of `rows` aligned; the columns in `right` to the right. Local."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    rows = [[tame(cell) for cell in row] for row in rows]
+    widths = [max(shown_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            filled(cell, width, column in right) for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]

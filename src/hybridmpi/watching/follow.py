@@ -37,13 +37,24 @@ def _on_terminal(reader: MetricsReader, place: str, stream: TextIO) -> Iterator[
     while True:
         reader.poll()
         lines, now = show(reader, place, stream), shutil.get_terminal_size()
-        lines = lines[: max(1, now.lines - 1)]  # what has scrolled away cannot be drawn over
+        lines = fitting(lines, max(1, now.lines - 1))  # what has scrolled away cannot be drawn over
         # After the window has changed, lines lie elsewhere.
         up = "\x1b[2J\x1b[H" if now != screen else f"\x1b[{drawn}F" if drawn else ""
         stream.write(up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         stream.flush()
         drawn, screen = len(lines), now
         yield
+
+
+def fitting(lines: list[str], height: int) -> list[str]:
+    """Return at most `height` lines: blank ones go first, then those before the last, which says how the run is. Local.
+
+    A terminal of 24 lines has no room for everything.
+    """
+    blank = [number for number, line in enumerate(lines) if not line]
+    gone = set(blank[max(0, len(blank) - max(0, len(lines) - height)) :])
+    lines = [line for number, line in enumerate(lines) if number not in gone]
+    return lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
 
 
 def show(reader: MetricsReader, place: str, stream: TextIO) -> list[str]:

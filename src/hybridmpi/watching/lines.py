@@ -14,6 +14,10 @@ RECENT = 200
 # Where a run has more steps than a curve shows, lines of steps are read that say more than their numbers.
 _TELLING = (b'"skipped": true', b'"notes": ')
 _KINDS = ("run", "step", "evaluation", "note", "checkpoint", "end")
+# What a line of a step says: numbers, and sections of numbers.
+_NUMBERS, _SECTIONS = ("loss", "examples", "seconds", "hidden"), ("phases", "bytes", "rows")
+# More steps than any run has, and fewer than numbers of 64 bits can count.
+MOST = 1 << 53
 _decoder = json.JSONDecoder()
 
 
@@ -70,4 +74,27 @@ def _object(line: bytes) -> dict[str, Any] | None:
         return None
     if end != len(text.rstrip()) or not isinstance(said, dict) or not isinstance(said.get("kind"), str):
         return None
-    return said if said["kind"] not in _KINDS or isinstance(said.get("step"), int) else None
+    if said["kind"] not in _KINDS:
+        return said
+    sane = isinstance(said.get("step"), int) and -MOST <= said["step"] <= MOST and _is_number(said.get("time", 0.0))
+    if said["kind"] == "step":
+        sane = sane and all(_is_number(said.get(name, 0.0)) for name in _NUMBERS)
+        sane = sane and all(map(_holds_numbers, (said.get(section, {}) for section in _SECTIONS)))
+    elif said["kind"] == "run":
+        sane = sane and _is_job(said.get("job", {}))
+    return said if sane else None
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float))
+
+
+def _holds_numbers(section: Any) -> bool:
+    return isinstance(section, dict) and all(type(value) in (float, int) for value in section.values())
+
+
+def _is_job(job: Any) -> bool:
+    """Return whether what a run says of its job has sections, and a number of steps if any."""
+    if not isinstance(job, dict) or not all(isinstance(section, dict) for section in job.values()):
+        return False
+    return isinstance(job.get("training", {}).get("steps", 0), int)

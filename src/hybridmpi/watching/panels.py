@@ -64,7 +64,9 @@ def loss(axes: Axes, runs: Sequence[Drawn], axis: Axis, log: bool) -> None:
             smoothed(curve.loss),
             color=one.color,
             linewidth=1.8,
-            label=one.name if len(runs) > 1 else "mean of near steps",
+            # matplotlib leaves out of legends what begins with _
+            label=f" {one.name}" if len(runs) > 1 else "mean of near steps",
+            marker="." if len(curve.x) == 1 else "",
         )
         finite.append(curve.loss[np.isfinite(curve.loss)])
         points = [(_place(found, axis), held_out_loss(found.values)) for found in one.run.evaluations]
@@ -99,6 +101,7 @@ def scores(axes: Axes, runs: Sequence[Drawn], axis: Axis) -> None:
         points = [(x, what[1]) for x, what in found if what is not None]
         names += [what[0] for _, what in found if what is not None]
         axes.plot(*zip(*points, strict=True) if points else ([], []), color=one.color, marker="o", markersize=4)
+    axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
     axes.set_title("Held out: " + " or ".join(dict.fromkeys(names)))
 
 
@@ -181,6 +184,7 @@ def _parts(axes: Axes, runs: Sequence[Drawn], axis: Axis, what: str, colors: dic
             axes.barh(range(len(runs)), values, left=left, **style)
             left += values
         # Names above their bars: beside them they would take half of the panel.
+        axes.set_xlim(0, 1.05 * left.max())
         axes.set_yticks([])
         for place, one in enumerate(runs):
             axes.text(0, place - 0.32, f" {one.name}", color=one.color, va="bottom", fontsize="small")

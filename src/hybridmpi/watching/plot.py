@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ STYLE = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": "#E6E6E6",
+    "text.parse_math": False,  # a name with $ in it is no formula
     "svg.hashsalt": "hybridmpi",
     "svg.fonttype": "none",  # text that can be searched, in a file a third as large
     "font.family": ["DejaVu Sans", "sans-serif"],
@@ -58,7 +60,9 @@ def draw(file: Path, runs: Sequence[History], paths: Sequence[str], axis: Axis, 
     with rc_context(STYLE):
         figure = picture(runs, paths, axis, log)
         try:
-            figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Glyph")  # of a script that the font lacks: boxes show it
+                figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
         except OSError as error:
             raise UsageError(f"-o {file}: cannot be written: {error.strerror}") from error
 

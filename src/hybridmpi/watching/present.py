@@ -14,6 +14,8 @@ from hybridmpi.watching.history import History, column
 WINDOW = 100
 # A run without a line for so long is worth a word: so many seconds and so many of its steps.
 QUIET_SECONDS, QUIET_STEPS = 15.0, 20.0
+# The first step ever on a machine compiles kernels.
+FIRST_SECONDS = 120.0
 
 WAYS = {
     "sums of dense gradients": ("allreduce",),
@@ -63,8 +65,8 @@ def present(history: History) -> Present | None:
     seconds = column(lines, "seconds")
     phases = _medians(lines, "phases")
     if phases:
-        spent = [line["seconds"] - sum(line.get("phases", {}).values()) for line in lines]
-        phases["other"] = max(0.0, float(np.median(spent)))
+        spent = seconds - [sum(line.get("phases", {}).values()) for line in lines]
+        phases["other"] = max(0.0, float(np.median(np.nan_to_num(spent))))
     mean, change = _trend(losses)
     typical = float(np.nanmedian(seconds)) if np.isfinite(seconds).any() else math.nan
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -85,7 +87,7 @@ def present(history: History) -> Present | None:
 
 def quiet(history: History, age: float, seconds: float) -> bool:
     """Return whether nothing has been written for longer than the run's steps and evaluations explain. Local."""
-    usual = QUIET_STEPS * seconds if math.isfinite(seconds) else 0.0
+    usual = QUIET_STEPS * seconds if math.isfinite(seconds) else FIRST_SECONDS
     if history.evaluations and evaluation_is_due(history):
         usual = max(usual, 2 * history.evaluations[-1].values.get("seconds", 0.0))
     if history.checkpoint is not None:

@@ -116,9 +116,10 @@ class MetricsReader:
 
 def require_metrics(reader: MetricsReader) -> None:
     """Take in what there is. Local. Raises UsageError when there is nothing."""
-    if reader.poll():
+    there = reader.poll()
+    if reader.history.starts or reader.history.step or reader.history.evaluations:
         return
-    what = "is empty" if reader.file.is_file() else "is not there"
+    what = "holds no line of metrics" if there else "is empty" if reader.file.is_file() else "is not there"
     raise UsageError(
         f"{reader.file} {what}: expected the metrics file of a run, or its directory: checkpoint.directory in the job "
         "file, such as runs/lm (metrics.path can name another place). A job begins it when it has read its data"

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from hybridmpi.inspection.text import shown_width, tame
 from hybridmpi.watching import evaluations
 from hybridmpi.watching.history import History
-from hybridmpi.watching.present import WINDOW, Present, evaluation_is_due, present, quiet
+from hybridmpi.watching.present import QUIET_SECONDS, WINDOW, Present, evaluation_is_due, present, quiet
 from hybridmpi.watching.words import Glyphs, bar, duration, number, scaled, size, sparkline
 
 INDENT = 10
@@ -62,7 +63,10 @@ def state(history: History, now: Present | None, age: float) -> str:
     seconds = now.seconds if now else math.nan
     if not quiet(history, age, seconds):
         when = "just now" if age < 2 else f"{duration(age)} ago"
-        return f"last line {when}" if now else "started, no step yet"
+        if now:
+            return f"last line {when}"
+        compiles = ": the first compiles what no job here has used before"
+        return "started, no step yet" if age < QUIET_SECONDS else f"started {when}, no step yet{compiles}"
     takes = f", steps take {duration(seconds)}" if now else ""
     why = "an evaluation is due" if evaluation_is_due(history) else "it may be writing a checkpoint, or be gone"
     return f"NO LINE FOR {duration(age)}{takes}: {why}; the job's own output says more"
@@ -148,7 +152,7 @@ def _bytes(now: Present, history: History, of: Glyphs) -> list[str]:
         return []
     lines = [f"bytes of a step: {size(total)}, of rank 0"]
     for way, count in now.bytes.items():
-        if count > 0.001 * total:
+        if count >= 0.005 * total:  # which is said to be 1%
             lines.append(f"  {way:<26}{size(count):>8}{count / total:>6.0%}  {bar(count / total, 12, of)}")
     if wanted := now.rows.get("wanted"):
         here = now.rows.get("used", 0) + now.rows.get("unchanged", 0)
@@ -163,9 +167,11 @@ def _beside(left: list[str], right: list[str]) -> list[str]:
 
 
 def _changes(history: History) -> list[str]:
-    said = [f"step {step:,}: {text}" for step, text in list(history.notes)[-NOTES_SHOWN:]]
-    if len(history.notes) > NOTES_SHOWN:
-        said.insert(0, f"{len(history.notes) - NOTES_SHOWN:,} earlier changes")
+    latest = {text: step for step, text in history.notes}  # some are told again and again
+    notes = sorted((step, text) for text, step in latest.items())
+    said = [f"step {step:,}: {text}" for step, text in notes[-NOTES_SHOWN:]]
+    if len(notes) > NOTES_SHOWN:
+        said.insert(0, f"{len(notes) - NOTES_SHOWN:,} earlier notes")
     if saved := history.checkpoint:
         stood = f"training stood still for {duration(saved.get('seconds', math.nan))}"
         said.append(f"last checkpoint: step {saved['step']:,}; {stood}")
@@ -190,4 +196,9 @@ def _count(count: int, what: str) -> str:
 
 
 def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: max(0, width - 3)] + "..."
+    line = tame(line)  # names are those of the user's program
+    if shown_width(line) <= width:
+        return line
+    while shown_width(line) > width - 3:
+        line = line[:-1]
+    return line + "..."
