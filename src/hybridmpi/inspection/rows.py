@@ -6,10 +6,12 @@ import math
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from hybridmpi.checkpoint.layout import Overlap
 from hybridmpi.errors import UsageError
 from hybridmpi.inspection.contents import Contents
 from hybridmpi.inspection.stored import StoredArray
@@ -19,8 +21,8 @@ from hybridmpi.inspection.text import LONGEST_WORD, clipped, columns, filled, pr
 AT_EACH_END = 5
 # More rows than anybody reads; a program wants --export.
 MOST_ROWS = 10_000
-# What is read at once for rows that follow each other.
-GAP_BYTES = 64 << 10
+# Rows that lie no further from each other are read together, up to so many bytes.
+GAP_BYTES, MOST_BYTES = 64 << 10, 1 << 20
 _PART = re.compile(r"\s*(?:(-?\d+)|(-?\d*):(-?\d*)(?::(-?\d*))?)\s*")
 
 
@@ -60,20 +62,34 @@ def chosen(text: str | None, rows: int) -> list[int]:
 
 
 def read_rows(array: StoredArray, rows: list[int]) -> np.ndarray:
-    """Return the rows of `array` in the order asked for, [n, width]; memory is the result. Local."""
+    """Return the rows of `array` in the order asked for, [n, width]; memory is the result. Local.
+
+    Every file is opened once. Raises CheckpointError as `StoredArray.read` does.
+    """
     out = np.empty((len(rows), array.width), array.dtype)
-    gap, most = array.rows_of(GAP_BYTES), array.rows_of(1 << 20)
-    order = sorted(range(len(rows)), key=rows.__getitem__)
-    begin = 0
-    while begin < len(order):  # neighbours are read together
-        end, first = begin + 1, rows[order[begin]]
-        while end < len(order) and rows[order[end]] <= min(rows[order[end - 1]] + gap, first + most - 1):
-            end += 1
-        some = order[begin:end]
-        values = array.read(first, rows[some[-1]] - first + 1)
-        out[some] = values[[rows[position] - first for position in some]]
-        begin = end
+    for piece in array.pieces if array.width else ():
+        at, rest = np.divmod(np.array(rows, np.int64) - piece.span.first, piece.span.stride)
+        mine = np.flatnonzero((rest == 0) & (at >= 0) & (at < piece.span.count))
+        if not len(mine):
+            continue
+        mine = mine[np.argsort(at[mine])]
+        with array.opened(piece) as read:
+            for some, first, count in _runs(at[mine].tolist(), array.rows_of(GAP_BYTES), array.rows_of(MOST_BYTES)):
+                values = np.empty((count, *array.shape[1:]), array.dtype)
+                read(Overlap(first, 1, 0, 1, count), values)
+                out[mine[some]] = values.reshape(count, array.width)[at[mine[some]] - first]
     return out
+
+
+def _runs(places: list[int], gap: int, most: int) -> Iterator[tuple[slice, int, int]]:
+    """Yield (which of the rising `places`, the first, how far they reach) of those that are worth reading together."""
+    begin = 0
+    while begin < len(places):
+        end, first = begin + 1, places[begin]
+        while end < len(places) and places[end] <= min(places[end - 1] + gap, first + most - 1):
+            end += 1
+        yield slice(begin, end), first, places[end - 1] - first + 1
+        begin = end
 
 
 def show(contents: Contents, name: str, slot: str | None, rows: str | None) -> dict[str, Any]:
