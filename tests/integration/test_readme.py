@@ -123,7 +123,7 @@ def test_make_run_in_a_fresh_clone_without_an_environment(tmp_path):
 def test_make_test_runs_every_test():
     assert "make test" in commands()
     shown = make(ROOT, "--dry-run", "test").output.splitlines()
-    assert shown[-1].strip() == ".venv/bin/python -m pytest"
+    assert shown[-1].strip() == ".venv/bin/python -m pytest -n 2"
 
 
 def test_make_lists_the_targets():
