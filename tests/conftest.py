@@ -5,8 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Half of hypothesis' own number: other examples are drawn in every run, and those that failed are kept.
+settings.register_profile("suite", max_examples=50)
+settings.load_profile("suite")
 
 
 def pytest_addoption(parser):

@@ -18,7 +18,7 @@ from launching import ROOT, run_process
 from hybridmpi.cli.mpirun import OPEN_MPI, find_library
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs", "build", "dist")
+NOT_COPIED = shutil.ignore_patterns(".*", "*.egg-info", "runs", "build", "dist")
 SMALL = {
     "model.width": "16",
     "model.hidden": "16",
@@ -48,7 +48,7 @@ IN_ORDER = [line for line in commands() if not line.startswith(("make", "srun", 
 
 
 def copy_of_the_tree(folder, changes):
-    """Copy what a clone would have to `folder`, with some values of jobs/lm.toml changed."""
+    """Copy what a clone would have to `folder`, and kernels compiled here, with some values of jobs/lm.toml changed."""
     shutil.copytree(ROOT, folder, ignore=NOT_COPIED)
     job, section, lines = folder / "jobs" / "lm.toml", "", []
     changes = dict(changes)
@@ -109,7 +109,7 @@ def test_make_run_in_a_fresh_clone_without_an_environment(tmp_path):
         pytest.skip("the tests of the openmpi environment do this")
     changes = {"training.steps": "40", "data.vocabulary": "3000", "data.held_out": "0.001"}
     folder = copy_of_the_tree(tmp_path / "hybridmpi", changes)
-    # An empty home: nothing cached, nothing configured.
+    # An empty home: no data cached, nothing configured.
     outcome = make(folder, "run", timeout=560, HOME=str(tmp_path), XDG_CACHE_HOME="")
     assert outcome.code == 0, str(outcome)
     assert blocks("sh")[0] == "make run\n"
