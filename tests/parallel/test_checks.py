@@ -45,8 +45,8 @@ def test_training(ranks):
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3])
-def test_async(ranks):
-    run_checks(ranks, "checks_async", "checks_trace")
+def test_async_and_what_goes_on_beside_steps(ranks):
+    run_checks(ranks, "checks_async", "checks_trace", "checks_behind")
 
 
 @pytest.mark.mpi(ranks=[1, 3, 4])
