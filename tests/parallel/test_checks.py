@@ -19,6 +19,7 @@ def test_collectives(ranks):
     run_checks(ranks, "checks_collectives")
 
 
+@pytest.mark.any_mpi
 def test_trunk_bytes_of_sixteen_ranks():
     run_checks(16, "checks_collectives", "check_trunk_bytes")
 
@@ -26,11 +27,6 @@ def test_trunk_bytes_of_sixteen_ranks():
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_tables(ranks):
     run_checks(ranks, "checks_sparse", "checks_async_tables")
-
-
-@pytest.mark.mpi(ranks=[1, 3])
-def test_rows_that_move_and_are_rounded(ranks):
-    run_checks(ranks, "checks_moving", "checks_rows_wire", "checks_clipping")
 
 
 @pytest.mark.mpi(ranks=[1, 3, 5])
@@ -50,9 +46,9 @@ def test_async_and_what_goes_on_beside_steps(ranks):
 
 
 @pytest.mark.mpi(ranks=[1, 3, 4])
-def test_cache(ranks):
+def test_cache_and_rows_that_move(ranks):
     """Two servers at most, so that four ranks are the first with several compute ranks beside several servers."""
-    run_checks(ranks, "checks_cache", "checks_placement")
+    run_checks(ranks, "checks_cache", "checks_placement", "checks_moving")
 
 
 @pytest.mark.any_mpi
@@ -64,8 +60,8 @@ def test_modes(ranks):
 
 @pytest.mark.any_mpi
 @pytest.mark.mpi(ranks=[1, 3])
-def test_planning(ranks):
-    run_checks(ranks, "checks_planning")
+def test_plans_and_rounding(ranks):
+    run_checks(ranks, "checks_planning", "checks_rows_wire", "checks_clipping")
 
 
 @pytest.mark.any_mpi
