@@ -25,6 +25,7 @@ from hybridmpi.failures import describe, exit_code_of, forget_abort_hook, instal
 from hybridmpi.memory import keep_freed_memory
 from hybridmpi.recording import Recording
 from hybridmpi.roles import Servers, assign_servers
+from hybridmpi.singletons import refuse_singletons
 from hybridmpi.waiting import wait_all, wait_until
 
 if TYPE_CHECKING:
@@ -70,22 +71,6 @@ def has_fabric() -> bool:
     return any(os.path.isdir(folder) and os.listdir(folder) for folder in FABRICS)
 
 
-def refuse_singletons(size: int, environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
-    """Raise LaunchError if Slurm started several tasks and MPI knows of one only. Local.
-
-    `srun` with the wrong PMI plugin starts N jobs of one rank each, all of which would train the whole data, write
-    the same checkpoint and exit 0.
-    """
-    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
-    started_by_mpirun = "OMPI_COMM_WORLD_SIZE" in environment or "HYDI_CONTROL_FD" in environment
-    if size == 1 and tasks.isdigit() and int(tasks) > 1 and not started_by_mpirun:
-        raise LaunchError(
-            f"Slurm started {tasks} tasks in this step, but MPI sees one rank: srun and this MPI do not share a PMI, "
-            f"so {tasks} separate jobs would run. Use srun --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH "
-            "(srun --mpi=list shows what there is), or start the ranks with mpirun inside sbatch"
-        )
-
-
 # Nobody sends with this tag: a probe for it finds nothing, but makes MPI move what it has to.
 TAG_OF_NOTHING = 32_000
 
@@ -111,7 +96,7 @@ class World:
         mpi = load_mpi()
         self.mpi = mpi
         launch = mpi.COMM_WORLD if comm is None else comm
-        refuse_singletons(launch.Get_size())
+        refuse_singletons(mpi.COMM_WORLD.Get_size())
         self.comm = launch.Dup()
         self.comm.Set_name("hybridmpi.world")
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
