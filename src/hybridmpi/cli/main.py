@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": ("hybridmpi.cli.inspect", "show and verify a checkpoint"),
     "bench": ("hybridmpi.cli.bench", "measure one piece of the system"),
     "plan": ("hybridmpi.cli.plan", "predict how a job would run on a cluster, without one"),
+    "slurm": ("hybridmpi.cli.slurm", "write batch scripts for Slurm"),
 }
 """name: (module, one line of help). A module has `add_arguments(parser)` and `run(options) -> exit status`."""
 

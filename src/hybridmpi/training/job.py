@@ -39,7 +39,7 @@ class TrainingSection:
 class WorldSection:
     """[world]: which ranks hold the tables."""
 
-    servers: Annotated[Literal["per-node"] | int, Range(0)] = "per-node"
+    servers: Annotated[Literal["per-node"] | int | tuple[int, ...], Range(0)] = "per-node"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,10 @@ FLUSH_SECONDS = 1.0
 
 
 class Metrics:
-    """Appends lines to `path`; an empty path writes nothing. Local, for one rank.
+    """Writes lines to `path`; an empty path writes nothing. Local, for one rank.
+
+    `after`: the step that the run goes on from, None for a new file. Lines of later steps, which a run that broke off
+    has left, are cut off: their steps are done again, so that each step has one line.
 
     A line is {"kind": "step", "step", "loss", "examples", "words_per_s" (or what else examples are called: `unit`),
     "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed after it, and "rows"
@@ -23,14 +26,16 @@ class Metrics:
     written.
     """
 
-    def __init__(self, path: str, append: bool, unit: str) -> None:
+    def __init__(self, path: str, after: int | None, unit: str) -> None:
         self._file, self._rate = None, f"{unit}_per_s"
         self._flushed = time.monotonic()
         if not path:
             return
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+            if after is not None:
+                _cut_after(Path(path), after)
+            self._file = open(path, "w" if after is None else "a", encoding="utf-8")  # noqa: SIM115 - close() does
         except OSError as error:
             raise UsageError(f"metrics file '{path}' cannot be written: {error.strerror}; set metrics.path") from error
 
@@ -68,3 +73,24 @@ class Metrics:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _cut_after(path: Path, step: int) -> None:
+    """Cut off what `path` holds from the first line of a later step, or the first that is not whole."""
+    if not path.exists():
+        return
+    with open(path, "rb+") as file:
+        kept = 0
+        for line in file:
+            if not line.endswith(b"\n") or not _is_until(line, step):
+                file.truncate(kept)
+                return
+            kept += len(line)
+
+
+def _is_until(line: bytes, step: int) -> bool:
+    """Return whether a line is whole, and of no step after `step`."""
+    try:
+        return json.loads(line).get("step", 0) <= step
+    except (ValueError, AttributeError, TypeError):
+        return False
