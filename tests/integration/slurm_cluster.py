@@ -166,7 +166,7 @@ class SlurmCluster:
         self.hosts.spaces.keep()
 
     def _offer_pmix(self) -> None:
-        """Let the nodes see a libpmix.so: Slurm's plugin loads PMIx by this name, which only libpmix-dev would bring."""
+        """Let the nodes see a libpmix.so: Slurm's plugin loads PMIx by this name, but only libpmix-dev has it."""
         place, library = self.folder / "pmix", find_pmix()
         shutil.copytree(library.parent, place, symlinks=True, ignore=shutil.ignore_patterns("libpmix.so"))
         (place / "libpmix.so").symlink_to(library.name)
@@ -205,7 +205,7 @@ class SlurmCluster:
     def submit(self, *argv: str, output: Path, env: Mapping[str, str] | None = None) -> Job:
         """Submit a batch job, by the arguments of sbatch; return it. `output`: the file for what it writes."""
         line = ["sbatch", "--parsable", f"--output={output}", "--open-mode=append", *argv]
-        return Job(self, int(self.run(line, env=env).output.split(";")[0]), output)
+        return Job(self, self.run(line, env=env).output.split(";")[0].strip(), output)
 
     def end_jobs(self) -> None:
         """Cancel all jobs, kill what stays, and wait until every node is idle again."""
@@ -219,15 +219,15 @@ class SlurmCluster:
 
 @dataclass
 class Job:
-    """A batch job, and the file with what it writes."""
+    """A batch job, and the file with what it writes. Of an array or a heterogeneous job, `number` names one part."""
 
     slurm: SlurmCluster
-    number: int
+    number: str
     output: Path
 
     def show(self) -> dict[str, str]:
         """Return what Slurm says of the job."""
-        text = self.slurm.run(["scontrol", "show", "job", "--oneliner", str(self.number)]).output
+        text = self.slurm.run(["scontrol", "show", "job", "--oneliner", self.number]).output
         return dict(field.split("=", 1) for field in text.split() if "=" in field)
 
     def written(self) -> str:
@@ -250,9 +250,24 @@ class Job:
             time.sleep(0.2)
         return now["JobState"], int(now["ExitCode"].split(":")[0])
 
+    def hasten(self, restarts: int, timeout: float = 60) -> None:
+        """Wait until the job is back in the queue so often, and let it start at once, without Slurm's pause."""
+        deadline = time.monotonic() + timeout
+        while int((now := self.show())["Restarts"]) < restarts or now["JobState"] != "PENDING":
+            assert time.monotonic() < deadline and now["JobState"] not in ENDED, f"not requeued\n{self.report()}"
+            time.sleep(0.1)
+        self.slurm.run(["scontrol", "update", f"JobId={self.number}", "StartTime=now"])
+
+    def pids(self, host: str) -> dict[int, int]:
+        """Return the process of every rank of the first step that runs on `host`, by rank."""
+        conf = f"SLURM_CONF={self.slurm.folder}/slurm.conf"
+        text = self.slurm.hosts.spaces.do(host, ["env", conf, "scontrol", "listpids", f"{self.number}.0"])
+        rows = [line.split() for line in text.splitlines()[1:]]
+        return {int(rank): int(pid) for pid, _, _, _, rank in rows if rank.isdigit()}
+
     def cancel(self, *options: str) -> None:
         """Call scancel with `options`, such as -s USR1, for the job."""
-        self.slurm.run(["scancel", *options, str(self.number)])
+        self.slurm.run(["scancel", *options, self.number])
 
     def report(self) -> str:
         """Return what Slurm says, what the job has written, and the daemons' logs."""
