@@ -17,6 +17,7 @@ from hybridmpi.errors import LaunchError, UsageError
 
 PMI = {mpirun.OPEN_MPI: "pmix", mpirun.MPICH: "pmi2"}
 """What srun must speak for an MPI."""
+STARTERS = ("pmix", "pmi2", "mpirun")
 DIRECTIVES = {
     "account": "whom the time is charged to",
     "partition": "the nodes that are asked for",
@@ -78,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--bin", metavar="DIR", help="folder of the hybridmpi command (of this one)")
     place.add_argument(
         "--mpi",
-        choices=("pmix", "pmi2", "mpirun"),
+        choices=STARTERS,
         help="what starts the ranks: srun by this PMI (by the MPI here), or mpirun",
     )
     place.add_argument("--prologue", metavar="FILE|TEXT", help="what the script does first: module load ...")
@@ -138,7 +139,7 @@ def request_of(options: argparse.Namespace) -> Any:
         servers = Servers(o.server_nodes, o.servers_per_node, o.server_cpus, of_servers)
     elif o.server_directive or o.servers_per_node != 1 or o.server_cpus != 1:
         raise UsageError(
-            "--servers-per-node, --server-cpus and --server-directive are of --server-nodes: give that too"
+            "--servers-per-node, --server-cpus, --server-directive: these are of --server-nodes; give it too"
         )
     mpi = o.mpi or PMI[mpirun.find_library().family]
     without_fabric, crowded = told(mpi)
@@ -167,7 +168,7 @@ def request_of(options: argparse.Namespace) -> Any:
 
 
 def told(mpi: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what the MPI of a PMI must be told (without a fabric, with more ranks than cores), as `launch` does. Local."""
+    """Return what the MPI of a PMI must be told without a fabric, and with more ranks than cores. Local."""
     family = next((family for family, pmi in PMI.items() if pmi == mpi), None)
     if family is None:
         return {}, {}

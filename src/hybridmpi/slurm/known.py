@@ -63,11 +63,12 @@ OURS = {
 EVERYWHERE = ("account", "partition", "qos", "reservation")
 """What every component of a heterogeneous job is asked for with."""
 
-OF_NODES = frozenset(
+_OF_NODES = (
     "constraint contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu distribution exclude exclusive "
     "extra-node-info gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint mem "
     "mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist ntasks-per-core ntasks-per-gpu "
     "ntasks-per-socket overcommit oversubscribe prefer reboot segment sockets-per-node spread-job switches thread-spec "
-    "threads-per-core tmp tres-bind tres-per-task use-min-nodes".split()
+    "threads-per-core tmp tres-bind tres-per-task use-min-nodes"
 )
+OF_NODES = frozenset(_OF_NODES.split())
 """What concerns nodes: of a heterogeneous job those of the compute ranks."""

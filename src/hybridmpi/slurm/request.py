@@ -34,12 +34,13 @@ class Servers:
 class Request:
     """Everything that a script depends on.
 
-    `job`, `overrides`: the job of `job_file` as read, and what --set changed in it; `mpi`: "pmix" or "pmi2", as srun
-    starts the ranks, or "mpirun"; `bin`: the folder of the hybridmpi command; `time`: as Slurm writes it; `warning`:
-    seconds before that at which a checkpoint is asked for; `restarts`: how often the job may start again by itself;
+    `job`, `overrides`: the job of `job_file` as read, and what --set changed in it; `time`: as Slurm writes it;
+    `warning`: seconds before that at which a checkpoint is asked for; `restarts`: how often the job may start again by
+    itself; `mpi`: "pmix" or "pmi2", as srun starts the ranks, or "mpirun"; `bin`: the folder of the hybridmpi command;
     `without_fabric`, `crowded`: what the MPI must be told where there is no network but TCP, and where a node has more
-    ranks than cores; `directives`: sbatch's options besides; `tasks`: the settings of each task of an array, `at_once` how many of them
-    may run together (0: all); `servers`: nodes of their own for server ranks; `command`: what rendered it.
+    ranks than cores; `directives`: sbatch's options besides; `tasks`: the settings of each task of an array, `at_once`
+    how many of them may run together (0: all); `servers`: nodes of their own for server ranks; `command`: what
+    rendered it.
     """
 
     job_file: str
@@ -109,8 +110,10 @@ def _check_ranks(r: Request) -> list[str]:
     if r.servers is None:
         compute, servers = roles(r)
         if r.job.servers == "per-node" and not servers:
-            return ["no rank serves: with one rank on each node the compute ranks hold the tables; --ranks-per-node 2 or "
-                    "more gives each node a server"]  # fmt: skip
+            return [
+                "no rank serves: with one rank on each node the compute ranks hold the tables; --ranks-per-node 2 or "
+                "more gives each node a server"
+            ]
         return []
     _at_least(1, r.servers.nodes, "server_nodes")
     _at_least(1, r.servers.ranks_per_node, "servers_per_node")

@@ -9,7 +9,8 @@ from hybridmpi.slurm.known import Value
 
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<dhours>\d+)(?::(?P<dminutes>\d+))?(?::(?P<dseconds>\d+))?"
-    r"|(?P<hours>\d+):(?P<hminutes>\d+):(?P<hseconds>\d+)|(?P<minutes>\d+)(?::(?P<seconds>\d+))?)"
+    r"|(?P<hours>\d+):(?P<hminutes>\d+):(?P<hseconds>\d+)|(?P<minutes>\d+)(?::(?P<seconds>\d+))?)",
+    re.ASCII,
 )
 _UNLIMITED = ("UNLIMITED", "INFINITE")
 _PLAIN = re.compile(r"[\w.,:=@%+/*?!&|()\[\]{}<>~^-]+", re.ASCII)

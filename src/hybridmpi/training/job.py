@@ -83,11 +83,12 @@ class AllReduceSection:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSection:
-    """[checkpoint]: where to, how often, how many are kept."""
+    """[checkpoint]: where to, how often, how many are kept; and whether training waits until they are on disk."""
 
     directory: str = "runs/lm"
     every: Annotated[int, Range(0)] = 0
     keep: Count = 2
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
