@@ -230,6 +230,8 @@ def test_what_a_user_should_know(capsys, monkeypatch, tmp_path):
     assert "note: --gres: training runs on the CPUs in this version" in said
     _, _, said = rendered(capsys, JOB, "--ranks-per-node", "1", "--set", "checkpoint.every=5")
     assert "note: no rank serves" in said and "checkpoint.every" not in said
+    _, _, said = rendered(capsys, JOB, "--sweep", "training.seed=" + ",".join(map(str, range(1001))))
+    assert "note: 1,001 tasks: Slurm takes 1,000 in one array" in said
 
 
 def test_a_heterogeneous_job_asks_for_each_kind_of_nodes(capsys, monkeypatch):

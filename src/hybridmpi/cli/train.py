@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="",
         metavar="PATH",
         help="continue from a checkpoint, or from the newest in a directory of them; without PATH from the newest in "
-        "checkpoint.directory, or from the start while there is none",
+        "checkpoint.directory, or from the start while there is none (then after the job file)",
     )
     parser.add_argument(
         "--trace",

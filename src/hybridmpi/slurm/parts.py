@@ -10,7 +10,7 @@ HEAD = """\
 #   sbatch SCRIPT                       submit it, in the folder that the paths below are relative to
 #   squeue --me                         see where it is; its output is in *-{id}.out, in the same folder
 #   scancel --batch --signal=USR1 ID    write a checkpoint and go back into the queue
-#   scancel ID                          end it
+#   scancel ID                          end it, after a checkpoint if that takes no longer than Slurm waits
 #   sbatch SCRIPT                       once more: go on from the newest checkpoint
 #
 # Four places to edit are marked EDIT. Written by:
@@ -35,7 +35,8 @@ MPI={mpi}
 JOB = """\
 # EDIT 4: the job file, what is different from it, and how often the job may start again by itself.
 JOB={job}
-RESTARTS={restarts}"""
+RESTARTS={restarts}
+"""
 
 NO_TASK = '    *) echo "no task $SLURM_ARRAY_TASK_ID in this array" >&2; exit 2 ;;\n'
 
@@ -80,7 +81,7 @@ BY_SRUN = (
     _WHY
     + """\
 COMMAND=(
-    srun --mpi="$MPI" --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 --wait=60
+    srun --mpi="$MPI" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --kill-on-bad-exit=0 --wait=60
     sh -c "$START" rank "$BIN/hybridmpi" train "$JOB" --resume "${SETTINGS[@]}"
 )
 """
@@ -94,8 +95,8 @@ SETTINGS+=(--set "world.servers=[$(seq -s , 0 $((SLURM_NTASKS_HET_GROUP_0 - 1)))
 RANK=(sh -c "$START" rank "$BIN/hybridmpi" train "$JOB" --resume "${SETTINGS[@]}")
 COMMAND=(
     srun --mpi="$MPI" --kill-on-bad-exit=0 --wait=60
-    --het-group=0 --cpus-per-task="$SLURM_CPUS_PER_TASK_HET_GROUP_0" "${RANK[@]}" :
-    --het-group=1 --cpus-per-task="$SLURM_CPUS_PER_TASK_HET_GROUP_1" "${RANK[@]}"
+    --het-group=0 --cpus-per-task="${SLURM_CPUS_PER_TASK_HET_GROUP_0:-1}" "${RANK[@]}" :
+    --het-group=1 --cpus-per-task="${SLURM_CPUS_PER_TASK_HET_GROUP_1:-1}" "${RANK[@]}"
 )
 """
 )
@@ -109,15 +110,18 @@ COMMAND=(
 
 RUN = """\
 # Slurm's signal comes here, not to the ranks. They are asked again until they end: one may not have listened yet.
+# TERM is of scancel: the job is not wanted any more.
 ASKED=
+CANCELLED=
 RANKS=
-trap 'ASKED=yes; [ -z "$RANKS" ] || kill -USR1 "$RANKS" 2> /dev/null' USR1 USR2 TERM
+trap 'ASKED=yes; kill -USR1 $RANKS 2> /dev/null' USR1 USR2
+trap 'ASKED=yes; CANCELLED=yes; kill -USR1 $RANKS 2> /dev/null' TERM
 (trap '' USR1 USR2 TERM && exec "${COMMAND[@]}") &
 RANKS=$!
 [ -n "$ASKED" ] || wait "$RANKS"
 [ -z "$ASKED" ] || say "a signal: the ranks are asked for a checkpoint"
-while [ -n "$ASKED" ] && kill -USR1 "$RANKS" 2> /dev/null; do
-    sleep 3
+while [ -n "$ASKED" ] && sleep 2 && kill -USR1 "$RANKS" 2> /dev/null; do
+    :
 done
 wait "$RANKS"
 status=$?
@@ -125,7 +129,7 @@ status=$?
 
 END = """\
 # 75: stopped by a signal after a checkpoint. Anything else but 0 is a failure, which another start would repeat.
-if [ "$status" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$RESTARTS" ]; then
+if [ "$status" = 75 ] && [ -z "$CANCELLED" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$RESTARTS" ]; then
     say "back into the queue"
     scontrol requeue "$SLURM_JOB_ID" && exit 0
     say "Slurm does not take it back" >&2

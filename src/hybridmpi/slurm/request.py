@@ -12,6 +12,7 @@ from hybridmpi.slurm.values import seconds_of
 from hybridmpi.training.job import Job
 
 WARNING_SECONDS, WARNING_LIMIT = 120, 65535
+ARRAY_SIZE = 1000
 OF_ONE_HOST = ("/tmp", "/var/tmp", "/dev/shm")
 
 
@@ -129,6 +130,8 @@ def _check_ranks(r: Request) -> list[str]:
 
 def _check_files(r: Request) -> list[str]:
     job, notes = r.job, []
+    if len(r.tasks) > ARRAY_SIZE:
+        notes.append(f"{len(r.tasks):,} tasks: Slurm takes {ARRAY_SIZE:,} in one array unless your site allows more")
     if r.tasks and Path(job.metrics.path).is_absolute():
         raise UsageError(
             f"--sweep: all tasks would write {job.metrics.path}; give a relative path, which is in the directory of "
