@@ -71,6 +71,9 @@ def has_fabric() -> bool:
     return any(os.path.isdir(folder) and os.listdir(folder) for folder in FABRICS)
 
 
+# A server rank that a signal has asked to stop tells compute rank 0 so.
+TAG_STOP = 13
+
 # Nobody sends with this tag: a probe for it finds nothing, but makes MPI move what it has to.
 TAG_OF_NOTHING = 32_000
 
@@ -81,7 +84,7 @@ class World:
     `servers`: "per-node", a number, or 0 (the compute ranks hold the shards and serve between their own work).
     `nodes_of_ranks`: a function from world rank to node number that replaces the detected shared-memory nodes, to
     place ranks by hand or to exercise the paths between nodes on one machine; ranks given the same node must really
-    share memory.
+    share memory. `asked_to_stop`: tells whether a signal has asked this rank to stop (see stop_requested).
 
     Use it in a `with` statement: leaving it normally frees the communicators, leaving it by an exception ends all
     ranks at once with one message. Without mpirun the world has one rank, which does everything.
@@ -92,6 +95,7 @@ class World:
         servers: Servers = "per-node",
         comm: MPI.Intracomm | None = None,
         nodes_of_ranks: Callable[[int], int] | None = None,
+        asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         mpi = load_mpi()
         self.mpi = mpi
@@ -104,6 +108,7 @@ class World:
         self._on_close: list[Callable[[], None]] = []
         # While a timeline of this job is recorded, what this rank does.
         self.recording: Recording | None = None
+        self.asked_to_stop = asked_to_stop
         self._closed = self._has_served = False
         self.servers: list[int] = []
         self.clients: list[int] = []
@@ -168,6 +173,13 @@ class World:
     def on_root(self) -> bool:
         """Return whether this is compute rank 0, the one that reads, prints and writes. Local."""
         return self.rank == self.clients[0]
+
+    def stop_requested(self) -> bool:
+        """Return whether this rank was asked to stop; compute rank 0 also speaks for the server ranks. Local."""
+        if not self.asked_to_stop() and self.servers and self.on_root() and self.comm.Iprobe(tag=TAG_STOP):
+            self.comm.recv(tag=TAG_STOP)
+            self.asked_to_stop = lambda: True
+        return self.asked_to_stop()
 
     # -- progress and waiting --------------------------------------------------------------------------------------
 

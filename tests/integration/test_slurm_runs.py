@@ -73,15 +73,15 @@ def test_launch_in_a_batch_script_does_the_same(slurm, job, whole):
 
 
 def test_stopped_in_three_ways_it_ends_with_the_same_bits(slurm, job, whole):
-    """By the batch script's signal, by one that reaches a single rank, by one to all: twice it goes back into the
-    queue by itself, as was allowed, and submitted once more it goes on to the end."""
+    """By the batch script's signal, by one to a single compute rank, by one to a single server: twice it goes back into
+    the queue by itself, as often as was allowed, and submitted once more it goes on to the end."""
     path = script(job, "stopped", "--nodes=2", "--restarts=2")
     batch = submit(slurm, path)
 
-    def one_rank() -> None:
-        slurm.hosts.spaces.do("n2", ["kill", "-USR2", str(batch.pids("n2")[3])])
+    def kill(rank: int, name: str) -> None:
+        slurm.hosts.spaces.do("n2", ["kill", f"-{name}", str(batch.pids("n2")[rank])])
 
-    ways = [lambda: batch.cancel("--batch", "--signal=USR1"), one_rank, lambda: batch.cancel("--signal=TERM")]
+    ways = [lambda: batch.cancel("--batch", "--signal=USR1"), lambda: kill(2, "USR2"), lambda: kill(3, "TERM")]
     for restart, stop in enumerate(ways):
         batch.wait_for(rf"(?s)restart {restart} of at most 2.*\nstep \d+ of")
         stop()
