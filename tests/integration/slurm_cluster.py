@@ -239,6 +239,9 @@ class Job:
         deadline = time.monotonic() + timeout
         while (found := re.search(pattern, self.written(), re.MULTILINE)) is None:
             assert time.monotonic() < deadline, f"no '{pattern}' after {timeout} s\n{self.report()}"
+            assert self.show()["JobState"] not in ENDED or re.search(pattern, self.written(), re.MULTILINE), (
+                f"ended without '{pattern}'\n{self.report()}"
+            )
             time.sleep(0.05)
         return found
 
@@ -251,12 +254,15 @@ class Job:
         return now["JobState"], int(now["ExitCode"].split(":")[0])
 
     def hasten(self, restarts: int, timeout: float = 60) -> None:
-        """Wait until the job is back in the queue so often, and let it start at once, without Slurm's pause."""
+        """Wait until the job is back in the queue so often, and let it start soon, without the whole of Slurm's pause.
+
+        Not at once: a node refuses a job in the second in which it has revoked the credential of its last start.
+        """
         deadline = time.monotonic() + timeout
         while int((now := self.show())["Restarts"]) < restarts or now["JobState"] != "PENDING":
             assert time.monotonic() < deadline and now["JobState"] not in ENDED, f"not requeued\n{self.report()}"
             time.sleep(0.1)
-        self.slurm.run(["scontrol", "update", f"JobId={self.number}", "StartTime=now"])
+        self.slurm.run(["scontrol", "update", f"JobId={self.number}", "StartTime=now+2"])
 
     def pids(self, host: str) -> dict[int, int]:
         """Return the process of every rank of the first step that runs on `host`, by rank."""
