@@ -106,7 +106,9 @@ def test_a_batch_job_starts_again_only_after_a_checkpoint_and_so_many_times(
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
 def test_a_signal_to_the_batch_script_reaches_srun(place, number):
     """All ask for a checkpoint; a job that scancel ends, by TERM, does not come back."""
-    process = begin(place, "slurm/requeue.sbatch", ["wait"], [(".venv-mpich", ".venv")], **SLURM)
+    process = begin(
+        place, "slurm/requeue.sbatch", ["wait"], [(".venv-mpich", ".venv"), ("sleep 2", "sleep 0.2")], **SLURM
+    )
     wait_for(place, "ready")
     process.send_signal(number)
     code, output, calls = end(place, process)

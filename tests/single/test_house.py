@@ -35,7 +35,7 @@ STOREYS = [
     ("dynamic",),
     ("models", "planning"),
     ("training",),
-    ("bench", "slurm"),
+    ("bench", "slurm", "watching"),
     ("cli",),
 ]
 # The steps up: a server rank serves when its world closes, so that every program of a World works on all ranks; and

@@ -1,6 +1,7 @@
 """The metrics file: one JSON object a line."""
 
 import json
+import time
 
 import pytest
 
@@ -17,6 +18,7 @@ def test_a_step_that_something_was_changed_after(tmp_path):
     first, second = map(json.loads, path.read_text().splitlines())
     assert "notes" not in first and second["notes"] == ["table 'a' leaves ps: because", "8 bytes of rows moved"]
     assert second["words_per_s"] == 100.0
+    assert abs(time.time() - first["time"]) < 60
 
 
 STEPS = [
@@ -27,7 +29,9 @@ STEPS = [
 
 
 def lines_of(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Return the lines, without the times at which they were written."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "time"} for line in lines]
 
 
 @pytest.mark.parametrize("rest", ["", '{"kind": "step", "st', "no JSON\n", "\0\0\0\0", "[1]\n", '{"step": null}\n'])
@@ -48,3 +52,10 @@ def test_a_run_that_goes_on_elsewhere_begins_a_file(tmp_path):
     metrics.write("run", step=7)
     metrics.close()
     assert lines_of(path) == [{"kind": "run", "step": 7}]
+
+
+def test_a_line_that_is_no_json_takes_nothing_with_it(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind": "step", "step": 1}\n\nwhat?\n{"kind": "step", "step": 2}\n{"kind": "step", "step": 3}\n')
+    Metrics(str(path), 2, "words").close()
+    assert path.read_text() == '{"kind": "step", "step": 1}\n\nwhat?\n{"kind": "step", "step": 2}\n'

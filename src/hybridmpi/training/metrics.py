@@ -20,10 +20,12 @@ class Metrics:
     `after`: the step that the run goes on from, None for a new file. Lines of later steps, which a run that broke off
     has left, are cut off: their steps are done again, so that each step has one line.
 
-    A line is {"kind": "step", "step", "loss", "examples", "words_per_s" (or what else examples are called: `unit`),
-    "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed after it, and "rows"
-    with a cache or prefetch; or "evaluation", "staleness", "checkpoint" ("seconds" that training stood still for it),
-    "run", "end". Raises UsageError when the file cannot be written.
+    A line is {"kind": "step", "time", "step", "loss", "examples", "skipped", "words_per_s" (or what else examples are
+    called: `unit`), "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed
+    after it, and "rows" with a cache or prefetch; or "evaluation", "note", "staleness", "checkpoint" ("seconds" that
+    training stood still for it), "run", "end". "time" is when it was written, in seconds since 1970; a number that is
+    not finite is written as Python's json does, NaN or Infinity. hybridmpi.watching reads it. Raises UsageError when
+    the file cannot be written.
     """
 
     def __init__(self, path: str, after: int | None, unit: str) -> None:
@@ -43,7 +45,7 @@ class Metrics:
         """Append one line."""
         if self._file is None:
             return
-        self._file.write(json.dumps({"kind": kind, **values}) + "\n")
+        self._file.write(json.dumps({"kind": kind, "time": round(time.time(), 3), **values}) + "\n")
         now = time.monotonic()
         if kind != "step" or now - self._flushed > FLUSH_SECONDS:
             self._file.flush()
@@ -76,21 +78,25 @@ class Metrics:
 
 
 def _cut_after(path: Path, step: int) -> None:
-    """Cut off what `path` holds from the first line of a later step, or the first that is not whole."""
+    """Cut off what `path` holds from the first line of a later step on, and what is no whole line at its end."""
     if not path.exists():
         return
     with open(path, "rb+") as file:
-        kept = 0
+        position = kept = 0
         for line in file:
-            if not line.endswith(b"\n") or not _is_until(line, step):
-                file.truncate(kept)
-                return
-            kept += len(line)
+            position += len(line)
+            found = _step_of(line)
+            if found is not None and found > step:
+                break
+            if found is not None:
+                kept = position
+        file.truncate(kept)
 
 
-def _is_until(line: bytes, step: int) -> bool:
-    """Return whether a line is whole, and of no step after `step`."""
+def _step_of(line: bytes) -> int | None:
+    """Return the step of a line, 0 where it names none; None if it is not whole, as a job leaves it that is killed."""
     try:
-        return json.loads(line).get("step", 0) <= step
-    except (ValueError, AttributeError, TypeError):
-        return False
+        found = json.loads(line).get("step", 0) if line.endswith(b"\n") else None
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None
