@@ -3,6 +3,7 @@
 import re
 from dataclasses import fields
 from importlib import import_module
+from types import ModuleType
 
 from hybridmpi.optim import OPTIMIZERS
 from hybridmpi.training.job import Job, default_job
@@ -18,6 +19,7 @@ PAGES = {
 
 # Modules whose public names the page of names shows, each with its own order: that of __all__.
 MODULES = ("hybridmpi.nn", "hybridmpi.optim", "hybridmpi.autograd", "hybridmpi.dynamic", "hybridmpi.graphs")
+FIRST = ("run", "World", "Trainer")
 MODULES += ("hybridmpi.data", "hybridmpi.checkpoint", "hybridmpi.errors")
 
 
@@ -95,9 +97,10 @@ def names():
 
 
 def top_names():
-    """Return the names of hybridmpi that are no modules."""
+    """Return the names of hybridmpi that are no modules: what every program needs first."""
     package = import_module("hybridmpi")
-    return [name for name in package.__all__ if not hasattr(getattr(package, name), "__path__") and name != "errors"]
+    known = [name for name in package.__all__ if not isinstance(getattr(package, name), ModuleType)]
+    return sorted(known, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
 
 
 def public_names(module):
