@@ -46,10 +46,15 @@ def assert_same_bits(first: Run, second: Run) -> None:
 
 
 def test_twice_the_same_run_is_the_same_bits(job, whole):
-    again = train(job, "again", 3, *SPLIT)
+    """Also when checkpoints are written behind the back of the second one."""
+    again = train(job, "again", 3, *SPLIT, "checkpoint.every=10", "checkpoint.behind=true", "checkpoint.keep=3")
     assert again.losses == whole.losses
     assert_same_bits(whole, again)
-    assert_whole(again.directory)
+    for directory in again.directory.glob("step-*"):
+        assert_whole(directory)
+    saved = [(line["step"], line["behind"]) for line in again.of_kind("checkpoint")]
+    assert saved == [(10, True), (20, True), (STEPS, False)]
+    assert [int(path.name[5:]) for path in sorted(again.directory.glob("step-*"))] == [10, 20, STEPS]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ TINY = {
         *("--vocab", "500", "--width", "8", "--hidden", "16", "--samples", "32", "--batch", "16", "--steps", "10"),
         *("--repeats", "2", "--steps-per-repeat", "40"),
     ],
+    "checkpoint": ["--mb", "1", "--repeats", "2"],
     "dynamic": ["--model", "tree-fc", "--batch", "1", "8", "--leaves", "8", "--hidden", "16", "--repeats", "2"],
 }
 NAMES = {
@@ -31,6 +32,7 @@ NAMES = {
     | {"gather"},
     "aggregate": {f"{way}, dim {dim}" for way in ("hybridmpi", "numpy add.at", "numpy reduceat") for dim in (1, 7)},
     "lm": {"words"},
+    "checkpoint": {"plain write, fsync", "checkpoint at once", "copy in memory", "behind: training stops"},
     "dynamic": {f"{what}, batch {batch}" for what in ("vertex", "scheduling") for batch in (1, 8)},
 }
 
@@ -58,7 +60,7 @@ def result_of(outcome, name):
 def test_last_line_is_a_validated_result(ranks, name):
     # Open MPI may pass a rank's stderr on at any time: only stdout counts.
     found = result_of(run_mpi(ranks, ["-m", "hybridmpi", "bench", name, *TINY[name], "--json"]), name)
-    servers = 1 if name in ("sparse", "lm", "dynamic") else 0
+    servers = 1 if name in ("sparse", "lm", "checkpoint", "dynamic") else 0
     assert found["machine"]["servers"] == servers and found["machine"]["compute_ranks"] == ranks - servers
     if name == "lm":
         check_time_and_bytes_of_a_step(found["results"][0], ranks - 1)

@@ -43,6 +43,11 @@ def test_aggregation(ranks):
     run_checks("checks_aggregation", ranks)
 
 
+@pytest.mark.mpi(ranks=[1, 3])
+def test_behind(ranks):
+    run_checks("checks_behind", ranks)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_cache(ranks):
     run_checks("checks_cache", ranks)

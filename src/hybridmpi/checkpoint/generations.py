@@ -20,7 +20,7 @@ from hybridmpi.errors import CheckpointError
 # A generation that is being written again keeps its predecessor under this suffix until the new one is whole.
 REPLACED = ".replaced"
 _GENERATION = re.compile(r"step-(\d{8,})(\.replaced)?")
-_OWN_FILE = re.compile(r"(dense|index|server-\d{3,})\.h5|manifest\.json|\..+\.tmp")
+_OWN_FILE = re.compile(r"(dense|index|server-\d{3,})\.h5|manifest\.json|\..+\.(tmp|record)")
 
 
 def step_directory(root: str | os.PathLike, step: int) -> Path:

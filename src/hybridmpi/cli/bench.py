@@ -12,6 +12,7 @@ BENCHMARKS = {
     "lm": "training steps of the language model, time by phase",
     "dynamic": "training steps of models over trees that differ, by batch size; the share of scheduling",
     "growing": "training steps on trees that the model draws, in batches and one call after the other",
+    "checkpoint": "writing a checkpoint, at once and behind, beside a plain write and a copy in memory",
     "overlap": "training steps with sums of dense gradients during backward and after it",
 }
 """name: one line of help. Module hybridmpi.bench.NAME has add_arguments(parser), servers(options) and

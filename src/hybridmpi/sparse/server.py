@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from hybridmpi.sparse.partition import Piece
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.wire import Header, Sender, read_push
 from hybridmpi.world import World
+
+if TYPE_CHECKING:
+    from hybridmpi.checkpoint import Behind
 
 # An owner without rows of a table says so in a checkpoint: a table may have no rows at all.
 NO_ROWS = Piece(0, 0, 1, 0, 0)
@@ -47,6 +50,7 @@ class Server:
         self._senders: dict[int, Sender] = {}
         self._heard = 0
         self._norms = OwnerNorms(exchange, self.index) if norms else None
+        self._behind: Behind | None = None
 
     def publish(self) -> None:
         """Tell every client which step the rows now hold. Local."""
@@ -192,10 +196,10 @@ class Server:
         for shard in self.shards:
             shard.accesses[:] = 0
 
-    def command_save(self, directory: str, tables: list[str], files: int) -> Any:
+    def command_save(self, directory: str, tables: list[str], files: int, behind: bool) -> Any:
         """Write this owner's shards of `tables` into a checkpoint directory; return the record of the file. `files`:
-        how many ranks write such a file."""
-        from hybridmpi.checkpoint import TableShard, write_server
+        how many ranks write such a file. `behind`: copy them only, and write the copies while training goes on."""
+        from hybridmpi.checkpoint import Behind, TableShard, write_server
 
         shards = [
             TableShard(
@@ -212,7 +216,18 @@ class Server:
             if shard.spec.name in tables
             for piece in shard.pieces or (NO_ROWS,)
         ]
-        return write_server(Path(directory), self.index, files, shards)
+        file = (Path(directory), self.index, files, shards)
+        if not behind:
+            return write_server(*file)
+        if self._behind is None:
+            self._behind = Behind()
+        return self._behind.write_server(*file)
+
+    def command_written(self) -> None:
+        """Wait until what is written behind is on disk, serving meanwhile; raise what was raised there."""
+        if self._behind is not None:
+            self.world.wait_until(lambda: self._behind.done)
+            self._behind.result()
 
     def command_state(self, table: int) -> dict[str, np.ndarray]:
         """Return this owner's optimiser state of a table, in the order of its rows here. For small tables."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
-from hybridmpi.collectives import AllReduce, discover, layout
+from hybridmpi.collectives import AllReduce, Bucket, discover, layout
 from hybridmpi.collectives.shared import room_for
 from hybridmpi.collectives.tuning import calibrate
 from hybridmpi.errors import UsageError
@@ -199,3 +199,20 @@ class DenseExchange:
         for parameter in self._parameters:
             parameter.on_written = None
         self.allreduce.close()
+
+
+def named_views(
+    buckets: Sequence[Bucket], states: Sequence[Mapping[str, np.ndarray]], slots: Sequence[str]
+) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+    """Return (values by name, state by slot and name) of the parameters in `buckets`, as views. Local.
+
+    `states`: of each bucket, the optimiser's arrays by slot, as long as the bucket.
+    """
+    values: dict[str, np.ndarray] = {}
+    state: dict[str, dict[str, np.ndarray]] = {slot: {} for slot in slots}
+    for bucket, flat in zip(buckets, states, strict=True):
+        for part in bucket.slices:
+            values[part.name] = bucket.view(bucket.values, part)
+            for slot, array in flat.items():
+                state[slot][part.name] = bucket.view(array, part)
+    return values, state

@@ -129,11 +129,14 @@ class AllReduceSection:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSection:
-    """[checkpoint]: where to, how often, how many are kept."""
+    """[checkpoint]: where to, how often, how many are kept; and whether training waits until they are on disk."""
 
     directory: Annotated[str, "one folder for each step kept"] = "runs/lm"
     every: Annotated[int, Range(0), "steps between checkpoints; 0: only at the end and when stopped by a signal"] = 0
     keep: Annotated[Count, "newest checkpoints kept"] = 2
+    behind: Annotated[
+        bool, "true: training stops to copy what is saved, and goes on while the copy is written; twice the memory"
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ class Metrics:
 
     A line is {"kind": "step", "step", "loss", "examples", "words_per_s" (or what else examples are called: `unit`),
     "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed after it, and "rows"
-    with a cache or prefetch; or "evaluation", "staleness", "run", "end". Raises UsageError when the file cannot be
-    written.
+    with a cache or prefetch; or "evaluation", "staleness", "checkpoint" ("seconds" that training stood still for it),
+    "run", "end". Raises UsageError when the file cannot be written.
     """
 
     def __init__(self, path: str, append: bool, unit: str) -> None:

@@ -273,7 +273,7 @@ class Run:
             self._evaluate()
             self._record_staleness()
         if self._is_due(step, self.job.checkpoint.every) and step < self.job.training.steps:
-            self._save()
+            self._save(self.job.checkpoint.behind)
 
     def _is_due(self, step: int, every: int) -> bool:
         return every > 0 and step % every == 0
@@ -308,12 +308,15 @@ class Run:
             self.metrics.write("evaluation", step=self.trainer.step, **about)
             self.progress.resume_clock()
 
-    def _save(self) -> Path:
-        section, meta = self.job.checkpoint, {"job": describe_job(self.job)}
+    def _save(self, behind: bool = False) -> Path:
+        """Save, `behind` the back of training or at once; record for how long training stood still."""
+        started, section, meta = time.perf_counter(), self.job.checkpoint, {"job": describe_job(self.job)}
         if self.tuning is not None:
             meta["search"] = self.tuning.state()
-        directory = self.trainer.save(section.directory, section.keep, meta, self.task.words())
+        directory = self.trainer.save(section.directory, section.keep, meta, self.task.words(), behind)
         if self.root:
+            seconds = round(time.perf_counter() - started, 3)
+            self.metrics.write("checkpoint", step=self.trainer.step, seconds=seconds, behind=behind)
             self.progress.resume_clock()
         return directory
 

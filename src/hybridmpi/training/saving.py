@@ -1,8 +1,10 @@
-"""Checkpoints of a Trainer: which rank writes and reads what, and in which order."""
+"""Checkpoints of a Trainer: which rank writes and reads what, and in which order; written at once, or behind."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,53 +14,141 @@ from hybridmpi.errors import CheckpointError
 from hybridmpi.training.placement import partitions, restore_partitions
 
 if TYPE_CHECKING:
-    from hybridmpi.checkpoint import TableShard
+    from hybridmpi.checkpoint import Behind, FileRecord, TableShard
     from hybridmpi.sparse.replica import Replica
     from hybridmpi.training.trainer import Trainer
 
+Arrays = Mapping[str, np.ndarray]
 
-def save(trainer: Trainer, root: Path, keep: int, meta: dict[str, Any], words: Any) -> Path:
-    """Write a checkpoint of `trainer` below `root`; see Trainer.save. Collective over compute."""
-    from hybridmpi import checkpoint
 
-    world = trainer.world
-    directory = world.from_root(lambda: checkpoint.begin(root.absolute(), trainer.step))
-    exchange = trainer.exchange
-    replicas = exchange.replicas()
-    owners, ranks = len(world.owners), len(world.clients)
-    files = owners + (ranks if replicas else 0)
-    names = [table.name for table in exchange.tables if table not in replicas]
-    records = exchange.service.call("save", directory=str(directory), tables=names, files=files)
-    if replicas:
-        rank = world.compute.Get_rank()
-        records += world.together(
-            lambda: checkpoint.write_server(directory, owners + rank, files, _shares(replicas, rank, ranks))
-        )
-    served = exchange.served_state()
-    carried = _gather_carried(trainer)
-    full_meta = {
-        **meta,
-        "step": trainer.step,
-        "updates": exchange.updates,
-        "skipped": trainer.skipped,
-        "seed": trainer.seed,
-        "optimizer": trainer.optimizer.describe(),
-        "compute_ranks": len(world.clients),
-        "partitions": partitions(trainer),
-        "ways": trainer.adaptation.ways(),
-        "alphas": trainer.sparsity.state(),
-    }
+class Saving:
+    """Writes the checkpoints of `trainer`. Collective over compute, but for `check`.
 
-    def write() -> Path:
+    Written at once, a checkpoint is whole when `save` returns. Written behind, `save` copies what every rank holds and
+    returns; a thread of each rank writes its copy, and that of compute rank 0 commits the generation when the files of
+    all ranks are there. One generation at a time: the next `save` waits for it.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        # Of this rank's share of tables that all ranks hold; and of what compute rank 0 writes and commits.
+        self._share: Behind | None = None
+        self._whole: Behind | None = None
+        self._on_its_way: Path | None = None
+        self._given_up = Event()
+
+    def save(self, root: Path, keep: int, meta: dict[str, Any], words: Any, behind: bool) -> Path:
+        """Write a checkpoint below `root`; see Trainer.save."""
+        from hybridmpi import checkpoint
+
+        trainer, world, exchange = self.trainer, self.trainer.world, self.trainer.exchange
+        self.finish()
+        full_meta = {**meta, **self._meta()}
+
+        def begin() -> Path:
+            checkpoint.check_meta(full_meta)
+            return checkpoint.begin(root.absolute(), trainer.step)
+
+        directory = world.from_root(begin)
+        replicas = exchange.replicas()
+        owners, ranks = len(world.owners), len(world.clients)
+        files = owners + (ranks if replicas else 0)
+        names = [table.name for table in exchange.tables if table not in replicas]
+        if behind and self._share is None:
+            self._share, self._whole = checkpoint.Behind(), checkpoint.Behind()
+        records = exchange.service.call("save", directory=str(directory), tables=names, files=files, behind=behind)
+        if replicas:
+            rank = world.compute.Get_rank()
+            file = (directory, owners + rank, files, _shares(replicas, rank, ranks))
+            write = self._share.write_server if behind else checkpoint.write_server
+            records += world.together(lambda: write(*file))
         parameters, state = trainer.dense_arrays()
-        for slot, arrays in served.items():
-            state[slot] |= arrays
-        record = checkpoint.write_dense(directory, parameters, state, carried, full_meta, words)
-        checkpoint.commit(directory, trainer.step, [record, *records], {})
-        checkpoint.prune(root.absolute(), keep)
+        for slot, served in exchange.served_state().items():
+            state[slot] |= served
+        dense = (parameters, state, _gather_carried(trainer))
+        about = (directory, trainer.step, keep, full_meta, words)
+        if not behind:
+            return world.from_root(lambda: _complete(*about, dense, lambda: records))
+
+        def start() -> Path:
+            copied = self._copies(*dense)
+            self._whole.start(
+                lambda: _complete(*about, copied, lambda: checkpoint.collect(directory, files, self._given_up))
+            )
+            return directory
+
+        self._on_its_way = directory
+        return world.from_root(start)
+
+    def _copies(self, parameters: Arrays, state: Mapping[str, Arrays], carried: Arrays) -> tuple[Any, ...]:
+        copies = self._whole.copies
+        return (
+            copies("parameters", parameters),
+            {slot: copies(f"state {slot}", arrays) for slot, arrays in state.items()},
+            copies("carried", carried),
+        )
+
+    def finish(self) -> Path | None:
+        """Wait until the checkpoint that is written behind is whole; return its directory, None if there is none.
+
+        What failed in a thread of any rank is raised on all.
+        """
+        directory, self._on_its_way = self._on_its_way, None
+        if directory is None:
+            return None
+        world = self.trainer.world
+
+        def wait_for(behind: Behind) -> None:
+            world.wait_until(lambda: behind.done)
+            behind.result()
+
+        try:
+            self.trainer.service.call("written")
+            world.together(lambda: wait_for(self._share))
+        except BaseException:
+            self._given_up.set()  # else the committing thread would wait for ever for what cannot come
+            raise
+        world.from_root(lambda: wait_for(self._whole))
         return directory
 
-    return world.from_root(write)
+    def check(self) -> None:
+        """Raise what has failed in a thread of this rank since the last call; do not wait. Local."""
+        for behind in (self._share, self._whole):
+            if behind is not None:
+                behind.check()
+
+    def _meta(self) -> dict[str, Any]:
+        """Return what a checkpoint says of the trainer itself."""
+        trainer = self.trainer
+        return {
+            "step": trainer.step,
+            "updates": trainer.exchange.updates,
+            "skipped": trainer.skipped,
+            "seed": trainer.seed,
+            "optimizer": trainer.optimizer.describe(),
+            "compute_ranks": len(trainer.world.clients),
+            "partitions": partitions(trainer),
+            "ways": trainer.adaptation.ways(),
+            "alphas": trainer.sparsity.state(),
+        }
+
+
+def _complete(
+    directory: Path,
+    step: int,
+    keep: int,
+    meta: dict[str, Any],
+    words: Any,
+    dense: tuple[Any, ...],
+    others: Callable[[], list[FileRecord]],
+) -> Path:
+    """Write dense.h5 and, when the `others` have written theirs, make the generation whole."""
+    from hybridmpi import checkpoint
+
+    record = checkpoint.write_dense(directory, *dense, meta, words)
+    checkpoint.commit(directory, step, [record, *others()], {})
+    checkpoint.prune(directory.parent, keep)
+    return directory
 
 
 def load(trainer: Trainer, path: Path) -> dict[str, Any]:

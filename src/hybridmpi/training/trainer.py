@@ -24,11 +24,13 @@ from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.ahead import RowsAhead
 from hybridmpi.training.asynchronous import Asynchronous, check_staleness
 from hybridmpi.training.clipping import clip_whole_norm
-from hybridmpi.training.dense import DenseExchange, DenseOptions
+from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
 from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
 from hybridmpi.training.guards import require_same_parameters, require_same_values
 from hybridmpi.training.phases import Phases
+from hybridmpi.training.placement import balance, repartition
 from hybridmpi.training.results import ReadFailure, StepResult, examples
+from hybridmpi.training.saving import Saving, load
 from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
@@ -110,6 +112,7 @@ class Trainer:
             sparse.adapt_every,
         )
         self._asynchronous = Asynchronous(self, self._dense) if staleness else None
+        self._saving = Saving(self)
         self._closed = False
         world.on_close(self.close)
 
@@ -245,6 +248,7 @@ class Trainer:
             if isinstance(batch, ReadFailure):
                 raise batch.error
             report.weight = 0.0 if batch is None else examples(batch)
+            self._saving.check()
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
         self._dense.begin_step(report.weight)
@@ -339,48 +343,43 @@ class Trainer:
         Training goes on as if nothing had moved. Raises UsageError, before anything moves, for a name that is none of a
         table at owners and for what is no partition.
         """
-        from hybridmpi.training.placement import repartition
-
         self.settle()
         return repartition(self, name, parts, homes, kind)
 
     def balance(self) -> str:
         """Move parts of tables between owners if the most loaded one then has clearly less to do, by what was pushed to
         each part since the last call; return why, or why not, in words. Collective over compute, between steps."""
-        from hybridmpi.training.placement import balance
-
         self.settle()
         return balance(self)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
-    def save(self, root: str | Path, keep: int = 2, meta: dict[str, Any] | None = None, words: Any = None) -> Path:
+    def save(
+        self, root: str | Path, keep: int = 2, meta: dict | None = None, words: Any = None, behind: bool = False
+    ) -> Path:
         """Write a checkpoint below `root` and return its directory; keep the newest `keep`. Collective over compute.
 
         `meta`: JSON values of the caller's, such as the data position; `words`: the vocabulary. It is whole or absent.
+        `behind`: only copy now, and write while training goes on; the next save, load, close or `saved` waits for it.
         """
-        from hybridmpi.training.saving import save
-
         self.settle()
-        return save(self, Path(root), keep, meta or {}, words)
+        return self._saving.save(Path(root), keep, meta or {}, words, behind)
+
+    def saved(self) -> Path | None:
+        """Wait for the checkpoint that is written behind; return its directory, or None. Collective over compute."""
+        return self._saving.finish()
 
     def load(self, path: str | Path) -> dict[str, Any]:
         """Continue from a checkpoint, or the newest below `path`, written by any number of ranks; return its meta.
         Collective over compute."""
-        from hybridmpi.training.saving import load
-
         self.settle()
+        self.saved()
         return load(self, Path(path))
 
     def dense_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
         """Return (dense parameters by name, optimiser state by slot and name) as live views; of parameters that lie at
         owners the state is there, and what is here is a copy. Local."""
-        parameters, state = {}, {slot: {} for slot in self.optimizer.slots}
-        for bucket, slots in zip(self.buckets, self._state, strict=True):
-            for part in bucket.slices:
-                parameters[part.name] = bucket.view(bucket.values, part)
-                for slot, flat in slots.items():
-                    state[slot][part.name] = bucket.view(flat, part)
+        parameters, state = named_views(self.buckets, self._state, self.optimizer.slots)
         parameters |= {parameter.name: parameter.data for parameter in self.exchange.served.parameters}
         return parameters, state
 
@@ -395,6 +394,7 @@ class Trainer:
         self._rows.begin(None, None)  # ranks of this node that train on would wait for this one
         if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
             refuse_to_part(self.world, self.step + 1, leaving=True)
+        self.saved()
         self.exchange.close()
         self._dense.close()
         self.world.forget_close(self.close)

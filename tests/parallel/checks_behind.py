@@ -1,0 +1,102 @@
+"""Checkpoints written behind: what is in them, and what becomes of a failure in a thread."""
+
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from checks_training import RULES, model_of, server_counts, streams_for
+
+import hybridmpi as hm
+from hybridmpi.checkpoint import behind, files, newest, verify
+from hybridmpi.checkpoint import write as checkpoint_write
+from hybridmpi.checkpoint.manifest import read_manifest
+from hybridmpi.errors import CheckpointError, HybridMPIError
+
+
+def check_a_checkpoint_written_behind_holds_the_step_it_was_asked_at(comm):
+    """Every file of it has the digest of the one that was written at once, and the steps meanwhile change nothing."""
+    folder = comm.bcast(tempfile.mkdtemp() if comm.Get_rank() == 0 else None)
+
+    def main(world, mode):
+        root = Path(folder, f"{len(world.servers)}-{mode}")
+        trainer = hm.Trainer(world, model_of("full"), RULES[3], mode=mode)
+        batches = (b if b.inputs.size else None for b in streams_for(world))
+        trainer.fit(batches, 2)
+        assert trainer.saved() is None
+        at_once = trainer.save(root / "at once", meta={"note": "two"}, words=["a", "é"])
+        behind = trainer.save(root / "behind", meta={"note": "two"}, words=["a", "é"], behind=True)
+        trainer.fit(batches, 3)
+        assert trainer.saved() == behind and trainer.saved() is None
+        one, other = (world.from_root(lambda path=path: read_manifest(path)) for path in (at_once, behind))
+        assert one["files"] == other["files"] and one["tables"] == other["tables"] and one["meta"] == other["meta"]
+        trainer.fit(batches, 4)
+        trainer.save(root / "behind", keep=1, behind=True)  # into the memory of the first
+        final = trainer.save(root / "at once", keep=1)
+        trainer.save(root / "behind", keep=1, behind=True)  # the same step again, and left to close
+        trainer.close()
+        world.barrier()
+        assert world.from_root(lambda: newest(root / "behind").name) == final.name == "step-00000004"
+        assert world.from_root(lambda: sorted(os.listdir(root / "behind" / final.name))) == sorted(os.listdir(final))
+        assert world.from_root(lambda: verify(root / "behind")) == []
+
+    for servers, mode in itertools.product(server_counts(comm), ("hybrid", "allreduce")):
+        hm.run(lambda w, m=mode: main(w, m), servers=servers, comm=comm)
+    comm.Barrier()
+    if comm.Get_rank() == 0:
+        shutil.rmtree(folder)
+
+
+def check_what_fails_behind_is_raised_on_all_ranks(comm):
+    """At the next step if the word of it got through, at the latest when somebody waits for the checkpoint."""
+    folder = comm.bcast(tempfile.mkdtemp() if comm.Get_rank() == 0 else None)
+    write = files.write_file
+
+    def main(world, owner, told):
+        trainer = hm.Trainer(world, model_of("full"), RULES[3])
+        batches = (b if b.inputs.size else None for b in streams_for(world))
+        trainer.fit(batches, 1)
+        trainer.save(folder, behind=True)
+        try:
+            if told:
+                for step in range(2, 1000):
+                    trainer.fit(batches, step)
+                    time.sleep(0.01)
+            trainer.saved()
+        except HybridMPIError as error:
+            assert "no space left" in str(error), error
+            if told:
+                again = False
+                with suppress(HybridMPIError):
+                    again = bool(trainer.saved())
+                assert not again, "a second look finds nothing wrong"
+        else:
+            raise AssertionError("nothing was raised")
+        assert world.from_root(lambda: newest(folder)) is None
+
+    def fail(directory, name, *rest):
+        if name == failing:
+            raise CheckpointError(f"{name}: no space left")
+        return write(directory, name, *rest)
+
+    def say_nothing(*_):
+        raise OSError("no space left for this either")
+
+    leave = behind.leave
+    for servers, failing, told in (
+        (0, f"server-{comm.Get_size() - 1:03d}.h5", True),
+        (server_counts(comm)[-1], "server-000.h5", False),
+        (0, "dense.h5", True),
+    ):
+        checkpoint_write.write_file = fail
+        behind.leave = leave if told else say_nothing
+        try:
+            hm.run(lambda w, f=failing, t=told: main(w, f, t), servers=servers, comm=comm)
+        finally:
+            checkpoint_write.write_file, behind.leave = write, leave
+    comm.Barrier()
+    if comm.Get_rank() == 0:
+        shutil.rmtree(folder)
