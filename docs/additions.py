@@ -64,10 +64,13 @@ def job_keys():
                 "of those of `mode` in [sparse], from which it is an exception.\n"
             )
         elif name == "optimizer":
-            text.append("`kind` and the settings of that kind. Job files of every kind begin with Adagrad.\n")
+            default = default_job("lm").optimizer
+            text.append(f"`kind` and the settings of that kind; without any, jobs are trained by {default.name}.\n")
             for kind, rule in OPTIMIZERS.items():
                 text.append(f'**kind = "{kind}"**: {rule.__doc__.split(": ")[0].splitlines()[0]}\n')
-                text.append(table(keys_of(rule(rate=0.05))))
+                same = kind == default.name
+                texts = differing(jobs, name) if same else {"rate": "none: give it"}
+                text.append(table(keys_of(default if same else rule(rate=1)), texts))
         else:
             text.append(f"{about[:1].upper()}{about[1:]}\n")
             text.append(table(jobs["lm"][name], differing(jobs, name)))
@@ -81,7 +84,7 @@ def job_keys():
 def differing(jobs, section):
     """Return the texts of defaults that are not the same for all kinds."""
     texts = {}
-    for place, key in enumerate(jobs["lm"][section]):
+    for place, key in enumerate(jobs["lm"][section]):  # all kinds begin with the same optimiser
         values = {kind: toml(job[section][place].default) for kind, job in jobs.items()}
         if len(set(values.values())) > 1:
             texts[key.name] = ", ".join(f"{kind}: `{value}`" for kind, value in values.items())

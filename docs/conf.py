@@ -21,6 +21,7 @@ html_show_copyright = html_show_sphinx = html_copy_source = False
 
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
+smartquotes = False  # quotes are those that one types
 default_role = "code"  # `name` in docstrings
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
