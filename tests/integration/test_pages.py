@@ -66,6 +66,12 @@ def check_command(words, capsys):
         check_command(["hybridmpi", *inner], capsys)
 
 
+def check_files(words):
+    """Check that the files of the tree that are named exist."""
+    for word in words:
+        assert not re.match(r"(benchmarks|jobs|tests|docs)/", word) or (ROOT / word).exists(), f"no file {word}"
+
+
 def check_target(words):
     """Check that what `make` is told to make can be made."""
     if words[:1] == ["make"]:
@@ -82,6 +88,7 @@ def test_commands_that_are_not_run_could_be(page, capsys):
         for line in lines_of(block):
             for words in programs(line):
                 check_command(words, capsys)
+                check_files(words)
                 check_target(words)
 
 
