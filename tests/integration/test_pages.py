@@ -14,6 +14,9 @@ from launching import ROOT
 from pages import assert_prints, blocks, lines_of, run, small_clone
 
 from hybridmpi.cli.main import COMMANDS, main
+from hybridmpi.training.job import default_job
+from hybridmpi.training.kinds import KINDS
+from hybridmpi.training.reference import sections_of
 
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -122,6 +125,20 @@ def test_links_lead_somewhere():
             if anchor:
                 known = anchors((page.parent / target).read_text(encoding="utf-8") if target else text)
                 assert anchor in known, f"{page.name} links to #{anchor} of {target or 'itself'}"
+
+
+def test_what_is_added_to_pages_has_every_key_name_and_page(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import additions
+
+    keys, names, order = additions.job_keys(), additions.names(), additions.order()
+    for kind in KINDS:
+        assert f'### kind = "{kind}"' in keys
+        for _, section in sections_of(default_job(kind)):
+            assert all(f"\n| `{key.name}` | " in keys for key in section if key.name != "kind")
+    for name in ("run", "Trainer", "nn.Embedding", "optim.Adam", "autograd.cross_entropy", "errors.UsageError"):
+        assert f":: hybridmpi.{name}\n" in names
+    assert set(re.findall(r"^[a-z-]+$", order, re.MULTILINE)) == PAGES.keys() - {"index"}
 
 
 def test_the_first_page_links_to_every_page():
