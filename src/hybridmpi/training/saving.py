@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridmpi.data import block
 from hybridmpi.errors import CheckpointError
 from hybridmpi.training.placement import partitions, restore_partitions
 
@@ -196,6 +195,7 @@ def load(trainer: Trainer, path: Path) -> dict[str, Any]:
 def _shares(replicas: list[Replica], rank: int, ranks: int) -> list[TableShard]:
     """Return what one of `ranks` compute ranks writes of the tables that all of them hold."""
     from hybridmpi.checkpoint import TableShard
+    from hybridmpi.data import block
 
     shards = []
     for replica in replicas:
@@ -232,6 +232,8 @@ def _deal_carried(trainer: Trainer, carried: dict[str, np.ndarray]) -> None:
     """Give every rank its streams' part of the carried arrays, also when the number of ranks has changed."""
     if not carried:
         return
+    from hybridmpi.data import block
+
     world = trainer.world
     mine = {}
     for name, array in carried.items():
