@@ -34,7 +34,7 @@ STOREYS = [
     ("dynamic",),
     ("models", "planning"),
     ("training",),
-    ("bench",),
+    ("bench", "watching"),
     ("cli",),
 ]
 # The steps up: a server rank serves when its world closes, so that every program of a World works on all ranks; and

@@ -15,8 +15,10 @@ from hybridmpi.errors import HybridMPIError, UsageError
 
 COMMANDS = {
     "launch": ("hybridmpi.cli.launch", "start a command on several ranks, here or on other hosts"),
-    "train": ("hybridmpi.cli.train", "train the model of a job file"),
     "job": ("hybridmpi.cli.jobs", "make a job file with every key, its default and its meaning"),
+    "train": ("hybridmpi.cli.train", "train the model of a job file"),
+    "watch": ("hybridmpi.cli.watch", "show what a run is doing, while it does it"),
+    "plot": ("hybridmpi.cli.plot", "draw runs: loss, speed, time by phase, bytes by way"),
     "inspect": ("hybridmpi.cli.inspect", "show and verify a checkpoint"),
     "bench": ("hybridmpi.cli.bench", "measure one piece of the system"),
     "plan": ("hybridmpi.cli.plan", "predict how a job would run on a cluster, without one"),

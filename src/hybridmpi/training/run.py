@@ -227,7 +227,7 @@ class Run:
         """Record and say what the run was like."""
         alphas = self.trainer.sparsity.so_far()
         if self.root:
-            about = {"step": self.trainer.step, "seconds": round(seconds, 3)}
+            about = {"step": self.trainer.step, "seconds": round(seconds, 3), "stopped": self.trainer.stopped}
             self.metrics.write("end", **about, sparsity=as_json(alphas))
             if alphas:
                 self._say(as_table(alphas, self.trainer.exchange))
@@ -249,11 +249,10 @@ class Run:
             self.progress.step(result)
         if self.trace is not None:
             self.trace.step(result)
-        said = list(result.notes)
-        if self.searching:
-            said.append(self.tuning.step(result))
-        for text in filter(None, said):
+        for text in result.notes:
             self._say(f"step {result.step:,}: {text}")
+        if self.searching and (text := self.tuning.step(result)):
+            self._note(text)
 
     @property
     def searching(self) -> bool:
@@ -268,7 +267,7 @@ class Run:
     def _at_boundary(self, step: int) -> None:
         """Move parts that are used much, evaluate, save: what is due after `step`. Collective over compute."""
         if self._is_due(step, self.job.sparse.balance_every) and not self.searching:
-            self._say(f"step {step:,}: {self.trainer.balance()}")
+            self._note(self.trainer.balance())
         if self._evaluation_is_due(step):
             self._evaluate()
             self._record_staleness()
@@ -319,6 +318,11 @@ class Run:
             self.metrics.write("checkpoint", step=self.trainer.step, seconds=seconds, behind=behind)
             self.progress.resume_clock()
         return directory
+
+    def _note(self, text: str) -> None:
+        """Say and record what was done between steps."""
+        self.metrics.write("note", step=self.trainer.step, text=text)
+        self._say(f"step {self.trainer.step:,}: {text}")
 
     def _say(self, text: str) -> None:
         if self.root:
