@@ -1,6 +1,7 @@
 """What is added to pages while they are built: their order, the keys of job files, the names of the library."""
 
 import re
+from collections import Counter
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -89,8 +90,10 @@ def differing(jobs, section):
     texts = {}
     for place, key in enumerate(jobs["lm"][section]):  # all kinds begin with the same optimiser
         values = {kind: toml(job[section][place].default) for kind, job in jobs.items()}
-        if len(set(values.values())) > 1:
-            texts[key.name] = ", ".join(f"{kind}: `{value}`" for kind, value in values.items())
+        usual, count = Counter(values.values()).most_common(1)[0]
+        if count < len(values):
+            shown = [f"{kind}: `{value}`" for kind, value in values.items() if value != usual or count == 1]
+            texts[key.name] = ", ".join(shown if count == 1 else [f"`{usual}`", *shown])
     return texts
 
 

@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.kind is None:
         for kind in KINDS:
-            about = textwrap.wrap(task_of(kind).about, 100)
+            about = textwrap.wrap(task_of(kind).about, 70)
             print(f"{kind:<10}{about[0]}", *(f"{'':<10}{line}" for line in about[1:]), sep="\n")
         print(
             "\nmake a job file and train it with:",
