@@ -7,7 +7,7 @@ from typing import Literal
 
 from hybridmpi.errors import LaunchError, UsageError
 
-Servers = int | Literal["per-node"]
+Servers = Literal["per-node"] | int | tuple[int, ...]
 
 
 def assign_servers(node_of: Sequence[int], servers: Servers) -> list[int]:
@@ -15,15 +15,18 @@ def assign_servers(node_of: Sequence[int], servers: Servers) -> list[int]:
 
     `node_of[r]` is the node of world rank r. "per-node" makes the last rank of every node that has at least two a
     server. A number is spread over the nodes in turn, each giving its highest rank, and a node gives its last compute
-    rank only when no other node has one to spare. Raises LaunchError when no compute rank would remain.
+    rank only when no other node has one to spare. A tuple names the ranks themselves, such as those of a component of a
+    heterogeneous job. Raises LaunchError when no compute rank would remain, or a rank is named that there is not.
     """
     members: dict[int, list[int]] = {}
     for rank, node in enumerate(node_of):
         members.setdefault(node, []).append(rank)
     if servers == "per-node":
         return sorted(ranks[-1] for ranks in members.values() if len(ranks) > 1)
+    if isinstance(servers, tuple):
+        return _named(servers, len(node_of))
     if isinstance(servers, bool) or not isinstance(servers, int) or servers < 0:
-        raise UsageError(f"servers = {servers!r}: expected 'per-node' or a number from 0 up")
+        raise UsageError(f"servers = {servers!r}: expected 'per-node', a number from 0 up, or a tuple of ranks")
     if servers >= len(node_of) and servers > 0:
         raise LaunchError(
             f"{servers} servers were asked for and MPI started {len(node_of)} rank{'s' * (len(node_of) > 1)}: at least "
@@ -37,3 +40,19 @@ def assign_servers(node_of: Sequence[int], servers: Servers) -> list[int]:
         for node in willing[: servers - len(chosen)]:
             chosen.append(free[node].pop())
     return sorted(chosen)
+
+
+def _named(servers: tuple[int, ...], ranks: int) -> list[int]:
+    """Return the named ranks, ascending, checked to be different ones of `ranks` ranks of which one is left."""
+    chosen = sorted(set(servers))
+    if len(chosen) < len(servers):
+        raise UsageError(f"servers = {list(servers)}: a rank is named twice")
+    if chosen and not 0 <= chosen[0] <= chosen[-1] < ranks:
+        wrong = chosen[0] if chosen[0] < 0 else chosen[-1]
+        raise LaunchError(
+            f"servers = {list(servers)}: there is no rank {wrong}: MPI started {ranks}, 0 to {ranks - 1}. Start as "
+            "many as the list was made for, or name others"
+        )
+    if len(chosen) == ranks:
+        raise LaunchError(f"servers = {list(servers)}: all {ranks} ranks would serve; leave one that computes")
+    return chosen

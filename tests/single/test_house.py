@@ -28,13 +28,13 @@ STOREYS = [
     ("world",),
     ("graphs",),
     ("collectives", "optim", "checkpoint", "data"),
-    ("sparse",),
+    ("inspection", "sparse"),
     ("autograd",),
     ("nn",),
     ("dynamic",),
     ("models", "planning"),
     ("training",),
-    ("bench", "watching"),
+    ("bench", "doctor", "slurm", "watching"),
     ("cli",),
 ]
 # The steps up: a server rank serves when its world closes, so that every program of a World works on all ranks; and

@@ -78,6 +78,9 @@ def test_values_are_read(write):
     assert (job.training.steps, job.training.clip, job.training.evaluate) == (7, 3.0, 50)
     assert isinstance(job.training.clip, float)
     assert (job.world.servers, job.sparse.partition) == (2, "block")
+    assert read_job(path := write(""), ["world.servers=[0, 1]"]).servers == (0, 1)
+    with pytest.raises(UsageError, match='expected "per-node" or a whole number, at least 0 or a list'):
+        read_job(path, ["world.servers=[0.5]"])
     with pytest.raises(AttributeError):
         job.training.steps = 8
 

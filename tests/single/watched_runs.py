@@ -15,7 +15,8 @@ class Run:
 
     def __init__(self, path, steps, append=False, first=0, unit="words", start=1000.0, **job):
         self.clock, self.step = start, first
-        self.metrics = Metrics(str(path), append, unit)
+        # What a run did that broke off stays, though a job would cut it off: files are also put together by hand.
+        self.metrics = Metrics(str(path), 10**9 if append else None, unit)
         about = {"training": {"steps": steps, "evaluate": 0, "staleness": 0}, "model": {"kind": "lm"}}
         about = {section: {**about.get(section, {}), **job.get(section, {})} for section in {**about, **job}}
         self.write("run", job=about, compute_ranks=2, servers=1, nodes=1, host="here", step=first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hybridmpi.checkpoint.files import SLAB_BYTES, reading, slabs
+from hybridmpi.checkpoint.files import SLAB_BYTES, reading
 from hybridmpi.checkpoint.generations import check_size, find
 from hybridmpi.checkpoint.layout import DENSE_FILE, MANIFEST_FILE, Overlap, Progression, overlap
 from hybridmpi.checkpoint.manifest import from_entry, read_manifest
@@ -143,8 +143,8 @@ class Checkpoint:
                 continue
             with reading(self.directory / shard.file) as file:
                 for key, array in out.items():
-                    dataset = _dataset(file, f"{shard.path}/{key}", (shard.span.count, saved.dim))
-                    _read_overlap(dataset, shared, array)
+                    dataset = dataset_at(file, f"{shard.path}/{key}", (shard.span.count, saved.dim))
+                    read_overlap(dataset, shared, array)
         return out.pop("values"), {slot: out[f"state/{slot}"] for slot in saved.slots}
 
     def read_dense(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
@@ -155,18 +155,19 @@ class Checkpoint:
         state: dict[str, dict[str, np.ndarray]] = {}
         with reading(self.directory / DENSE_FILE) as file:
             parameters = {
-                name: _dataset(file, f"/parameters/{name}", saved.shape)[()] for name, saved in self.parameters.items()
+                name: dataset_at(file, f"/parameters/{name}", saved.shape)[()]
+                for name, saved in self.parameters.items()
             }
             for name, saved in self.parameters.items():
                 for slot in saved.slots:
-                    state.setdefault(slot, {})[name] = _dataset(file, f"/optimizer/{name}/{slot}")[()]
+                    state.setdefault(slot, {})[name] = dataset_at(file, f"/optimizer/{name}/{slot}")[()]
         return _arrays(parameters), {slot: _arrays(arrays) for slot, arrays in state.items()}
 
     def carried(self) -> dict[str, np.ndarray]:
         """Return the carried arrays by name (one row per stream). Local."""
         with reading(self.directory / DENSE_FILE) as file:
             return _arrays(
-                {n: _dataset(file, f"/carried/{n}", saved.shape)[()] for n, saved in self.carried_arrays.items()}
+                {n: dataset_at(file, f"/carried/{n}", saved.shape)[()] for n, saved in self.carried_arrays.items()}
             )
 
     def words(self) -> list[str] | None:
@@ -174,28 +175,7 @@ class Checkpoint:
         if self.word_count is None:
             return None
         with reading(self.directory / DENSE_FILE) as file:
-            return list(_dataset(file, "/vocabulary/words", (self.word_count,)).asstr()[:])
-
-    def each_slab(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield ("values" or a slot, a slab of it) over a whole parameter or table, shard after shard. Local.
-
-        What norms and scans are made of: every element is seen once, and memory stays one slab of SLAB_BYTES, which the
-        next one overwrites.
-        """
-        if name in self.tables:
-            table = self.tables[name]
-            keys = {"values": "values"} | {slot: f"state/{slot}" for slot in table.slots}
-            for shard in table.shards:
-                with reading(self.directory / shard.file) as file:
-                    for key, path in keys.items():
-                        dataset = _dataset(file, f"{shard.path}/{path}", (shard.span.count, table.dim))
-                        yield from ((key, slab) for slab in _read_slabs(dataset))
-            return
-        saved = self.parameters[name]
-        with reading(self.directory / DENSE_FILE) as file:
-            yield from (("values", slab) for slab in _read_slabs(_dataset(file, f"/parameters/{name}", saved.shape)))
-            for slot in saved.slots:
-                yield from ((slot, slab) for slab in _read_slabs(_dataset(file, f"/optimizer/{name}/{slot}")))
+            return list(dataset_at(file, "/vocabulary/words", (self.word_count,)).asstr()[:])
 
     def _table(self, name: str) -> SavedTable:
         if name not in self.tables:
@@ -206,8 +186,11 @@ class Checkpoint:
         return self.tables[name]
 
 
-def _dataset(file: h5py.File, key: str, shape: tuple[int, ...] | None = None) -> h5py.Dataset:
-    """Return a dataset, checked to be there, with `shape` where one is given."""
+def dataset_at(file: h5py.File, key: str, shape: tuple[int, ...] | None = None) -> h5py.Dataset:
+    """Return the dataset `key` of an open file, with `shape` where one is given. Local.
+
+    Raises CheckpointError naming the file where it is absent or has another shape.
+    """
     dataset = file.get(key)
     if not isinstance(dataset, h5py.Dataset):
         raise CheckpointError(
@@ -221,8 +204,8 @@ def _dataset(file: h5py.File, key: str, shape: tuple[int, ...] | None = None) ->
     return dataset
 
 
-def _read_overlap(dataset: h5py.Dataset, shared: Overlap, out: np.ndarray) -> None:
-    """Read the rows `shared` of `dataset` into the rows of `out` they belong to.
+def read_overlap(dataset: h5py.Dataset, shared: Overlap, out: np.ndarray) -> None:
+    """Read the rows `shared` of `dataset` into the rows of `out`, of the same width, that they belong to. Local.
 
     HDF5 works through a strided selection row by row. Reading what lies between as well and striding in memory takes as
     long for rows of 64 bytes to 2 KiB (disks and caches move pages anyway) and a quarter of the time for narrow ones.
@@ -233,25 +216,13 @@ def _read_overlap(dataset: h5py.Dataset, shared: Overlap, out: np.ndarray) -> No
         dataset.read_direct(out, rows, np.s_[shared.other_start : shared.other_start + shared.count])
         return
     at_once = max(1, SLAB_BYTES // (row_bytes * shared.step))
-    buffer = np.empty((min((at_once - 1) * shared.step + 1, len(dataset)), out.shape[1]), out.dtype)
+    buffer = np.empty((min((at_once - 1) * shared.step + 1, len(dataset)), *out.shape[1:]), out.dtype)
     target = out[shared.other_start :: shared.other_step]
     for begin in range(0, shared.count, at_once):
         count = min(at_once, shared.count - begin)
         start, length = shared.start + begin * shared.step, (count - 1) * shared.step + 1
         dataset.read_direct(buffer, np.s_[start : start + length], np.s_[:length])
         target[begin : begin + count] = buffer[: length : shared.step]
-
-
-def _read_slabs(dataset: h5py.Dataset) -> Iterator[np.ndarray]:
-    if dataset.ndim == 0:
-        yield np.reshape(dataset[()], 1)
-    elif dataset.size:
-        buffer = None
-        for begin, end in slabs(dataset, SLAB_BYTES):
-            if buffer is None:
-                buffer = np.empty((end - begin, *dataset.shape[1:]), dataset.dtype)
-            dataset.read_direct(buffer, np.s_[begin:end], np.s_[: end - begin])
-            yield buffer[: end - begin]
 
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray]:

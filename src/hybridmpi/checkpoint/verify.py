@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hybridmpi.checkpoint.files import SLAB_BYTES, FileRecord, MarkedDigest
@@ -13,11 +15,16 @@ from hybridmpi.checkpoint.manifest import from_entry, read_manifest
 
 @dataclass(frozen=True)
 class Damage:
-    """One damaged file: its name, the first damaged part of it ("" if unknown), and what is wrong in words."""
+    """One damaged file: its name, the first damaged part of it ("" if unknown), and what is wrong in words.
+
+    The first damaged byte is one of those from `begin` to before `end`, where that is known.
+    """
 
     file: str
     part: str
     text: str
+    begin: int | None = None
+    end: int | None = None
 
 
 def verify(path: str | os.PathLike) -> list[Damage]:
@@ -29,7 +36,9 @@ def verify(path: str | os.PathLike) -> list[Damage]:
     """
     directory = find(path)
     records = [from_entry(entry) for entry in read_manifest(directory)["files"]]
-    return [damage for record in records if (damage := verify_file(directory, record)) is not None]
+    threads = min(len(records), os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads, "checkpoint-verify") as pool:  # reading and hashing need no interpreter
+        return [damage for damage in pool.map(partial(verify_file, directory), records) if damage is not None]
 
 
 def verify_file(directory: Path, record: FileRecord) -> Damage | None:
@@ -39,7 +48,8 @@ def verify_file(directory: Path, record: FileRecord) -> Damage | None:
         with open(directory / record.name, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size != record.size:
-                return Damage(record.name, "", f"expected {record.size} bytes, found {size}: cut short or replaced")
+                how = "cut short" if size < record.size else "it grew"
+                return Damage(record.name, "", f"expected {record.size} bytes, found {size}: {how}, or was replaced")
             position, buffer = 0, bytearray(min(SLAB_BYTES, max(1, record.size)))
             for mark in record.marks:
                 while position < mark.end:
@@ -50,11 +60,10 @@ def verify_file(directory: Path, record: FileRecord) -> Damage | None:
                     position += count
                 begin = digest.marks[-2].end if len(digest.marks) > 1 else 0
                 if digest.marks[-1].digest != mark.digest:
-                    return Damage(
-                        record.name, mark.part, f"bytes {begin} to {mark.end - 1} are not what was written: {mark.part}"
-                    )
+                    text = f"bytes {begin} to {mark.end - 1} are not what was written: {mark.part}"
+                    return Damage(record.name, mark.part, text, begin, mark.end)
     except OSError as error:
-        return Damage(record.name, "", f"cannot be read: {error}")
+        return Damage(record.name, "", f"cannot be read: {error.strerror}")
     if digest.hexdigest() != record.sha256:
         return Damage(record.name, "", f"sha256 is {digest.hexdigest()}, expected {record.sha256}")
     return None

@@ -17,11 +17,13 @@ COMMANDS = {
     "launch": ("hybridmpi.cli.launch", "start a command on several ranks, here or on other hosts"),
     "job": ("hybridmpi.cli.jobs", "make a job file with every key, its default and its meaning"),
     "train": ("hybridmpi.cli.train", "train the model of a job file"),
+    "doctor": ("hybridmpi.cli.doctor", "find out what on this machine is in the way of a job"),
     "watch": ("hybridmpi.cli.watch", "show what a run is doing, while it does it"),
     "plot": ("hybridmpi.cli.plot", "draw runs: loss, speed, time by phase, bytes by way"),
     "inspect": ("hybridmpi.cli.inspect", "show and verify a checkpoint"),
     "bench": ("hybridmpi.cli.bench", "measure one piece of the system"),
     "plan": ("hybridmpi.cli.plan", "predict how a job would run on a cluster, without one"),
+    "slurm": ("hybridmpi.cli.slurm", "write batch scripts for Slurm"),
 }
 """name: (module, one line of help). A module has `add_arguments(parser)` and `run(options) -> exit status`."""
 

@@ -11,7 +11,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_job(parser)
     parser.add_argument(
-        "--resume", metavar="PATH", help="continue from a checkpoint, or from the newest in a directory of them"
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="PATH",
+        help="continue from a checkpoint, or from the newest in a directory of them; without PATH from the newest in "
+        "checkpoint.directory, or from the start while there is none (then after the job file)",
     )
     parser.add_argument(
         "--trace",
@@ -57,4 +62,6 @@ def run(options: argparse.Namespace) -> int:
 
         return run_job(world, job, options.resume, stop, options.trace, options.trace_steps)
 
-    return run_world(main, servers=job.servers) or 0
+    code = run_world(main, servers=job.servers) or 0
+    stop.ignore()
+    return code

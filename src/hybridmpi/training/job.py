@@ -53,9 +53,9 @@ class WorldSection:
     """[world]: which ranks hold the tables."""
 
     servers: Annotated[
-        Literal["per-node"] | int,
+        Literal["per-node"] | int | tuple[int, ...],
         Range(0),
-        '"per-node": one server rank on each; or their number; 0: the compute ranks hold the tables',
+        '"per-node": one server rank on each; or their number, or the ranks, [0, 1]; 0: compute ranks hold the tables',
     ] = "per-node"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,10 @@ FLUSH_SECONDS = 1.0
 
 
 class Metrics:
-    """Appends lines to `path`; an empty path writes nothing. Local, for one rank.
+    """Writes lines to `path`; an empty path writes nothing. Local, for one rank.
+
+    `after`: the step that the run goes on from, None for a new file. Lines of later steps, which a run that broke off
+    has left, are cut off: their steps are done again, so that each step has one line.
 
     A line is {"kind": "step", "time", "step", "loss", "examples", "skipped", "words_per_s" (or what else examples are
     called: `unit`), "seconds", "hidden", "phases": {...}, "bytes": {...}}, with "notes" where something was changed
@@ -26,16 +28,16 @@ class Metrics:
     the file cannot be written.
     """
 
-    def __init__(self, path: str, append: bool, unit: str) -> None:
+    def __init__(self, path: str, after: int | None, unit: str) -> None:
         self._file, self._rate = None, f"{unit}_per_s"
         self._flushed = time.monotonic()
         if not path:
             return
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
-            if append and _is_torn(path):
-                self._file.write("\n")
+            if after is not None:
+                _cut_after(Path(path), after)
+            self._file = open(path, "w" if after is None else "a", encoding="utf-8")  # noqa: SIM115 - close() does
         except OSError as error:
             raise UsageError(f"metrics file '{path}' cannot be written: {error.strerror}; set metrics.path") from error
 
@@ -75,9 +77,26 @@ class Metrics:
             self._file = None
 
 
-def _is_torn(path: str) -> bool:
-    """Return whether the last line has no end, as a job leaves it that is killed while it writes. Local."""
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        return file.read(1) not in (b"", b"\n")
+def _cut_after(path: Path, step: int) -> None:
+    """Cut off what `path` holds from the first line of a later step on, and what is no whole line at its end."""
+    if not path.exists():
+        return
+    with open(path, "rb+") as file:
+        position = kept = 0
+        for line in file:
+            position += len(line)
+            found = _step_of(line)
+            if found is not None and found > step:
+                break
+            if found is not None:
+                kept = position
+        file.truncate(kept)
+
+
+def _step_of(line: bytes) -> int | None:
+    """Return the step of a line, 0 where it names none; None if it is not whole, as a job leaves it that is killed."""
+    try:
+        found = json.loads(line).get("step", 0) if line.endswith(b"\n") else None
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None

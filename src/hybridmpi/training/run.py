@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hybridmpi.checkpoint import Checkpoint
+from hybridmpi.checkpoint import Checkpoint, newest
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.planning.modes import Mode
 from hybridmpi.training.asynchronous import describe_staleness
@@ -44,8 +44,9 @@ def run_job(
 ) -> int:
     """Train as `job` says and return the exit code. Collective over compute.
 
-    `resume`: a checkpoint, or a directory of them, to continue from. `trace`: the file for a timeline of some steps,
-    `trace_steps` the first and the last of them; None: see Trace.
+    `resume`: a checkpoint, or a directory of them, to continue from; "": the newest in checkpoint.directory, if there
+    is one. `trace`: the file for a timeline of some steps, `trace_steps` the first and the last of them; None: see
+    Trace.
     """
     run = Run(world, job)
     run.begin(resume)
@@ -102,8 +103,10 @@ class Run:
         )
 
     def begin(self, resume: str | None) -> None:
-        """Make ready to train, from the checkpoint `resume` where one is given. Collective over compute."""
+        """Make ready to train, from `resume` (see run_job) where it is given. Collective over compute."""
         job = self.job
+        if resume == "":
+            resume = self.world.from_root(self._newest)
         if job.sparse.search and job.training.staleness:
             raise UsageError(
                 "sparse.search = true times steps that all ranks take together: set training.staleness = 0, or give "
@@ -112,7 +115,7 @@ class Run:
         self.trainer = self.open_trainer()
         found = self._resume(resume) if resume is not None else {}
         self.tuning = PartitionTuning(self.trainer, found.get("search")) if job.sparse.search else None
-        self.metrics = self._open_metrics(append=resume is not None)
+        self.metrics = self._open_metrics(None if resume is None else self.trainer.step)
         self.progress = Progress(job.training.steps, job.training.progress, self.task.unit) if self.root else None
         self.trace: Trace | None = None
         self.evaluated = -1
@@ -137,13 +140,21 @@ class Run:
             print(f"{found} ({time.perf_counter() - started:.1f} s)", flush=True)
         return found
 
-    def _open_metrics(self, append: bool) -> Metrics:
-        """Open the metrics file on rank 0; every rank hears of a failure."""
-        metrics = Metrics("", False, self.task.unit)
+    def _newest(self) -> str | None:
+        """Return the newest checkpoint of this job, None if there is none yet."""
+        root = self.job.checkpoint.directory
+        found = newest(root)
+        if found is None:
+            print(f"no checkpoint in {root} yet: from the start", flush=True)
+        return None if found is None else str(found)
+
+    def _open_metrics(self, after: int | None) -> Metrics:
+        """Open the metrics file on rank 0, to go on `after` that step; every rank hears of a failure."""
+        metrics = Metrics("", None, self.task.unit)
 
         def open_file() -> None:
             nonlocal metrics
-            metrics = Metrics(self.job.metrics_path, append, self.task.unit)
+            metrics = Metrics(self.job.metrics_path, after, self.task.unit)
 
         self.world.from_root(open_file)
         return metrics
@@ -204,14 +215,14 @@ class Run:
             self.trace.finish()
             self._say(self.trace.said)
         if trainer.stopped:
-            self._end(seconds)
             directory = self._save()
+            self._end(seconds)
             self._say(f"stopped by a signal after step {trainer.step:,}; checkpoint {directory}; --resume continues it")
             return STOPPED
         if job.training.evaluate != 0 and self.evaluated != trainer.step:
             self._evaluate()
-        self._end(seconds)
         directory = self._save()
+        self._end(seconds)
         done = trainer.step - first_step
         examples = self.examples if trainer.synchronous else sum(world.gather(self.examples))
         self._say(f"trained {done:,} steps, {examples:,} {self.task.unit} in {seconds:.1f} s, evaluations and all")
@@ -310,6 +321,8 @@ class Run:
     def _save(self, behind: bool = False) -> Path:
         """Save, `behind` the back of training or at once; record for how long training stood still."""
         started, section, meta = time.perf_counter(), self.job.checkpoint, {"job": describe_job(self.job)}
+        if begin := self.task.words_begin():
+            meta["words_begin"] = begin
         if self.tuning is not None:
             meta["search"] = self.tuning.state()
         directory = self.trainer.save(section.directory, section.keep, meta, self.task.words(), behind)

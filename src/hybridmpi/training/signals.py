@@ -26,3 +26,8 @@ class StopRequest:
     def __call__(self) -> bool:
         """Return whether a stop was asked for on this rank."""
         return self.signal is not None
+
+    def ignore(self) -> None:
+        """Let signals do nothing from now on: as Python ends it forgets handlers, and one more would kill the rank."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)

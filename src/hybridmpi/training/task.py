@@ -73,3 +73,7 @@ class Task:
     def words(self) -> list[str] | None:
         """Return the words that the ids of a table stand for, to be kept in checkpoints; None without any. Local."""
         return None
+
+    def words_begin(self) -> dict[str, int]:
+        """Return which of `words` row 0 of a table stands for, by name, where tables share them out. Local."""
+        return {}

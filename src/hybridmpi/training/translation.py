@@ -135,3 +135,8 @@ class TranslationTask(Task):
     def words(self) -> list[str]:
         """Return both vocabularies, the source's first."""
         return [*self.data.source_vocabulary.words, *self.data.target_vocabulary.words]
+
+    def words_begin(self) -> dict[str, int]:
+        """Return where the words of each table begin."""
+        begin = len(self.data.source_vocabulary.words)
+        return {"source": 0, "target": begin, "output": begin, "bias": begin}

@@ -84,7 +84,7 @@ def _describe(choice: Any, limits: Range | None) -> str:
     if get_origin(choice) is tuple:
         if get_args(choice)[0] is str:
             return 'a list of strings in quotes, such as ["one", "two"]'
-        return f"a list of whole numbers, each {limits}, such as [64, 32]"
+        return f"a list of whole numbers, each {limits}, such as [2, 1]"
     if choice in (int, float):
         return f"a {'whole ' * (choice is int)}number, {limits}"
     return {bool: "true or false", str: "a string in quotes"}[choice]

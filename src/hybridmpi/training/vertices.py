@@ -62,3 +62,7 @@ class VertexTask(Task):
         """Return the words, then the kinds of vertices where there are any, then the classes."""
         kinds = self.data.kinds.words if self.data.kinds else []
         return [*self.data.vocabulary.words, *kinds, *self.data.labels]
+
+    def words_begin(self) -> dict[str, int]:
+        """Return where the words of each table begin."""
+        return {"words": 0, "kinds": len(self.data.vocabulary.words)}

@@ -1,0 +1,135 @@
+"""`--export`: a checkpoint as one plain file, HDF5 or .npz, without links, servers or shards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hybridmpi.checkpoint.files import open_file
+from hybridmpi.checkpoint.layout import MANIFEST_FILE
+from hybridmpi.errors import CheckpointError, UsageError
+from hybridmpi.inspection.contents import CARRIED, Contents
+from hybridmpi.inspection.npz import NpzWriter
+from hybridmpi.inspection.stored import StoredArray
+from hybridmpi.inspection.text import human_size, plural
+
+# Rows of a table are put into their order in memory, so much of them at once.
+SLAB = 16 << 20
+SUFFIXES = (".h5", ".hdf5", ".npz")
+WORDS = "vocabulary/words"
+
+
+def export(
+    contents: Contents, target: str | os.PathLike, patterns: Sequence[str] | None, with_state: bool, force: bool
+) -> dict[str, Any]:
+    """Write the chosen parameters, and their optimiser state where wanted, into one file; return what it is. Local.
+
+    Names in the file are those of index.h5: parameters/NAME, optimizer/NAME/SLOT, carried/NAME (chosen by pattern, or
+    with the state of all), vocabulary/words, and meta, the settings as JSON text. Rows of tables are in their order.
+    Memory stays some tens of MiB, whatever is written. The file is written aside and renamed. Raises UsageError for
+    another ending than .h5, .hdf5, .npz, for a file that exists (unless `force`) or lies in a checkpoint, and
+    CheckpointError for a damaged checkpoint or a full disk.
+    """
+    path = Path(target)
+    _check_target(path, force)
+    arrays = {}
+    for name in contents.select(patterns):
+        stored = contents.arrays[name]
+        arrays[name if stored.kind == "carried" else f"parameters/{name}"] = stored
+        if with_state:
+            arrays |= {f"optimizer/{name}/{slot}": state for slot, state in contents.slots[name].items()}
+    if with_state and not patterns:
+        arrays |= {name: stored for name, stored in contents.arrays.items() if name.startswith(CARRIED)}
+    with _written_aside(path) as aside:
+        write = _write_npz if path.suffix == ".npz" else _write_hdf5
+        write(aside, arrays, contents)
+    return {
+        "path": str(contents.directory),
+        "step": contents.checkpoint.step,
+        "file": str(path),
+        "size": path.stat().st_size,
+        "arrays": {key: {"shape": list(s.shape), "dtype": s.dtype.name} for key, s in arrays.items()},
+        "words": len(contents.words) or None,
+    }
+
+
+def _check_target(path: Path, force: bool) -> None:
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"--export {path}: expected a name that ends in {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"--export {path}: there is no directory {path.parent}; make it first")
+    if path.is_dir():
+        raise UsageError(f"--export {path}: that is a directory; expected the name of a file")
+    if (path.parent / MANIFEST_FILE).exists():
+        raise UsageError(f"--export {path}: that lies within a checkpoint, which must stay as it is; write elsewhere")
+    if path.exists() and not force:
+        raise UsageError(f"--export {path}: the file exists; give another name, or --force to replace it")
+
+
+@contextmanager
+def _written_aside(path: Path) -> Iterator[Path]:
+    """Yield a name beside `path`, which becomes `path` if all goes well, and goes otherwise."""
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        yield aside
+        aside.replace(path)
+    except (OSError, RuntimeError) as error:  # h5py raises RuntimeError where a flush at close fails
+        raise CheckpointError(f"{path}: cannot be written: {error}; is there room, and permission?") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _about(contents: Contents) -> str:
+    checkpoint = contents.checkpoint
+    about = {"step": checkpoint.step, "created": checkpoint.created, **checkpoint.meta}
+    return json.dumps(about, ensure_ascii=False)
+
+
+def _write_hdf5(path: Path, arrays: dict[str, StoredArray], contents: Contents) -> None:
+    with open_file(path, "w") as file:
+        file.attrs["step"] = contents.checkpoint.step
+        for key, stored in arrays.items():
+            dataset = file.create_dataset(key, stored.shape, stored.dtype, track_times=False)
+            for rows, values in stored.in_order(stored.rows_of(SLAB)):
+                if stored.shape and stored.width:
+                    laid_out = values.reshape(rows.count, *stored.shape[1:])
+                    dataset.write_direct(laid_out, dest_sel=np.s_[rows.first : rows.first + rows.count])
+                elif stored.width:
+                    dataset[()] = values[0, 0]
+        if contents.words:
+            file.create_dataset(WORDS, data=contents.words, dtype=h5py.string_dtype(), track_times=False)
+        file.create_dataset("meta", data=_about(contents), dtype=h5py.string_dtype(), track_times=False)
+
+
+def _write_npz(path: Path, arrays: dict[str, StoredArray], contents: Contents) -> None:
+    with NpzWriter(path) as file:
+        for key, stored in arrays.items():
+            file.write(key, stored.shape, stored.dtype, (v for _, v in stored.in_order(stored.rows_of(SLAB))))
+        if contents.words:
+            file.write_texts(WORDS, contents.words)
+        file.write("meta", (), *_text(_about(contents)))
+
+
+def _text(text: str) -> tuple[np.dtype, list[np.ndarray]]:
+    value = np.array([text])
+    return value.dtype, [value]
+
+
+def render(found: dict[str, Any]) -> str:
+    """Return what `export` wrote as text, with how to read it. Local."""
+    arrays = found["arrays"]
+    first = next(iter(arrays), "meta")
+    words = f" and {plural(found['words'], 'word')}" if found["words"] else ""
+    if found["file"].endswith(".npz"):
+        how = f"numpy.load({found['file']!r})[{first!r}]"
+    else:
+        how = f"h5py.File({found['file']!r})[{first!r}][...]"
+    what = f"{plural(len(arrays), 'array')}{words} of step {found['step']:,}, {human_size(found['size'])}"
+    return f"{found['file']}: {what}\nin Python: {how}"
