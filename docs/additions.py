@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from dataclasses import fields
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
 from hybridmpi.optim import OPTIMIZERS
@@ -12,7 +11,6 @@ from hybridmpi.training.job import Job, default_job
 from hybridmpi.training.kinds import KINDS, task_of
 from hybridmpi.training.reference import keys_of, sections_of, toml
 
-HERE = Path(__file__).parent
 PAGES = {
     "First steps": ["quick-start", "concepts", "writing-a-model"],
     "Running jobs": ["jobs", "slurm", "gpu", "checkpoints", "watching", "doctor"],
@@ -28,11 +26,10 @@ MODULES += ("hybridmpi.data", "hybridmpi.checkpoint", "hybridmpi.errors")
 
 def order():
     """Return the tables of contents of the first page."""
-    text = ""
-    for caption, pages in PAGES.items():
-        there = [page for page in pages if (HERE / f"{page}.md").exists()]
-        text += "\n".join([f"```{{toctree}}\n:hidden:\n:caption: {caption}\n", *there, "```\n\n"])
-    return text
+    return "".join(
+        "\n".join([f"```{{toctree}}\n:hidden:\n:caption: {caption}\n", *pages, "```\n\n"])
+        for caption, pages in PAGES.items()
+    )
 
 
 def table(keys, defaults=None):
