@@ -20,6 +20,8 @@ from hybridmpi.cli.mpirun import MPICH, Situation, command_line, find_launcher, 
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
+# What `hybridmpi launch` sets too: without it, a process alone searches for a second for networks to others.
+ALONE = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx"}
 
 
 @dataclass
@@ -45,13 +47,14 @@ def run_process(argv: list[str], timeout: float, env: dict[str, str] | None = No
 
     Open MPI ends a banner with a zero byte: those are taken out of the output.
     """
+    alone = ALONE if argv[0] == sys.executable and "launch" not in argv else {}
     started = time.monotonic()
     process = subprocess.Popen(
         argv,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **alone, **(env or {})},
         cwd=cwd,
         start_new_session=True,
         text=True,
@@ -122,11 +125,12 @@ def run_mpi(ranks: int, program: list[str], timeout: float = 120, cwd: Path = RO
     return run_process(argv, timeout, env, cwd)
 
 
-def run_checks(module: str, ranks: int, *checks: str, timeout: float = 240) -> None:
-    """Run all checks of tests/parallel/MODULE.py, or those named, on so many ranks in one launch."""
+def run_checks(ranks: int, *names: str, timeout: float = 240) -> None:
+    """Run checks on so many ranks in one launch: all of the modules tests/parallel/checks_*.py that are named, or those
+    among them that are named too, check_*."""
     # What was measured of the all-reduce on this machine before, by whom ever, has no part in a test.
     with tempfile.TemporaryDirectory() as cache:
-        program = ["env", f"XDG_CACHE_HOME={cache}", sys.executable, str(TESTS / "parallel" / "runner.py"), module]
-        argv, env = mpi_command(ranks, [*program, *checks])
+        program = ["env", f"XDG_CACHE_HOME={cache}", sys.executable, str(TESTS / "parallel" / "runner.py"), *names]
+        argv, env = mpi_command(ranks, program)
         outcome = run_process(argv, timeout, env)
     assert outcome.code == 0 and "checks passed" in outcome.output, str(outcome)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launching import ROOT, run_process
 
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs", "build", "dist")
+NOT_COPIED = shutil.ignore_patterns(".*", "*.egg-info", "runs", "build", "dist")
 SMALL = {
     "model.width": "16",
     "model.hidden": "16",
@@ -35,7 +35,7 @@ def lines_of(block):
 
 
 def copy_of_the_tree(folder, changes):
-    """Copy what a clone would have to `folder`, with some values of jobs/lm.toml changed."""
+    """Copy what a clone would have to `folder`, and kernels compiled here, with some values of jobs/lm.toml changed."""
     shutil.copytree(ROOT, folder, ignore=NOT_COPIED)
     job, section, lines = folder / "jobs" / "lm.toml", "", []
     changes = dict(changes)

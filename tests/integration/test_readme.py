@@ -53,7 +53,7 @@ def test_make_run_in_a_fresh_clone_without_an_environment(tmp_path):
         pytest.skip("the tests of the openmpi environment do this")
     changes = {"training.steps": "40", "data.vocabulary": "3000", "data.held_out": "0.001"}
     folder = copy_of_the_tree(tmp_path / "hybridmpi", changes)
-    # An empty home: nothing cached, nothing configured.
+    # An empty home: no data cached, nothing configured.
     outcome = make(folder, "run", timeout=560, HOME=str(tmp_path), XDG_CACHE_HOME="")
     assert outcome.code == 0, str(outcome)
     assert blocks(README, "sh")[0] == "make run\n"
@@ -67,7 +67,7 @@ def test_make_run_in_a_fresh_clone_without_an_environment(tmp_path):
 def test_make_test_runs_every_test():
     assert "make test" in commands()
     shown = make(ROOT, "--dry-run", "test").output.splitlines()
-    assert shown[-1].strip() == ".venv/bin/python -m pytest"
+    assert shown[-1].strip() == ".venv/bin/python -m pytest -n 2"
 
 
 def test_make_lists_the_targets():
