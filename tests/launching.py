@@ -20,8 +20,6 @@ from hybridmpi.cli.mpirun import MPICH, Situation, command_line, find_launcher, 
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-# What `hybridmpi launch` sets too: without it, a process alone searches for a second for networks to others.
-ALONE = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx"}
 
 
 @dataclass
@@ -47,14 +45,13 @@ def run_process(argv: list[str], timeout: float, env: dict[str, str] | None = No
 
     Open MPI ends a banner with a zero byte: those are taken out of the output.
     """
-    alone = ALONE if argv[0] == sys.executable and "launch" not in argv else {}
     started = time.monotonic()
     process = subprocess.Popen(
         argv,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, **alone, **(env or {})},
+        env={**os.environ, **(env or {})},
         cwd=cwd,
         start_new_session=True,
         text=True,

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Where the kernel lists network devices that MPI drives by more than TCP.
 FABRICS = ("/sys/class/infiniband", "/sys/class/cxi")
+OVER_TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx"}
+"""What keeps Open MPI from searching for other networks than memory and TCP: where it does, a start takes a second."""
 
 
 def load_mpi() -> Any:
@@ -46,9 +48,11 @@ def load_mpi() -> Any:
 
         if first:
             mpi4py.rc.thread_level = "funneled"
-            if not has_fabric():
-                # Without a fabric, Open MPI's UCX component fails for every window, prints so, and another takes over.
-                os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+            # Without a fabric, Open MPI's UCX component fails for every window, prints so, and another takes over. What
+            # ranks send messages by must be the same on all hosts: only a process alone can choose it here.
+            alone = not {"PMIX_RANK", "PMI_RANK"} & os.environ.keys()
+            for name in (OVER_TCP if alone else ("OMPI_MCA_osc",)) if not has_fabric() else ():
+                os.environ.setdefault(name, OVER_TCP[name])
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
