@@ -16,6 +16,7 @@ from hybridmpi.errors import HybridMPIError, UsageError
 COMMANDS = {
     "launch": ("hybridmpi.cli.launch", "start a command on several ranks, here or on other hosts"),
     "train": ("hybridmpi.cli.train", "train the model of a job file"),
+    "job": ("hybridmpi.cli.jobs", "make a job file with every key, its default and its meaning"),
     "doctor": ("hybridmpi.cli.doctor", "find out what on this machine is in the way of a job"),
     "watch": ("hybridmpi.cli.watch", "show what a run is doing, while it does it"),
     "plot": ("hybridmpi.cli.plot", "draw runs: loss, speed, time by phase, bytes by way"),
