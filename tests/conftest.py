@@ -28,6 +28,15 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("ranks", numbers)
 
 
+def pytest_configure(config):
+    """Two workers on two cores: one thread of BLAS each."""
+    if hasattr(config, "workerinput"):
+        import numpy  # noqa: F401 - its BLAS is what is limited
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Files of tests/single go to any worker. Then one worker alone runs what starts ranks, which fill the machine."""
