@@ -14,8 +14,11 @@ RECENT = 200
 # Where a run has more steps than a curve shows, lines of steps are read that say more than their numbers.
 _TELLING = (b'"skipped": true', b'"notes": ')
 _KINDS = ("run", "step", "evaluation", "note", "checkpoint", "end")
-# What a line of a step says: numbers, and sections of numbers.
-_NUMBERS, _SECTIONS = ("loss", "examples", "seconds", "hidden"), ("phases", "bytes", "rows")
+# What lines say if they do: numbers or nothing, and sections of numbers.
+_NUMBERS, _SECTIONS = ("time", "loss", "examples", "seconds", "hidden"), ("phases", "bytes", "rows")
+_SECTION_TYPES = {float, int, bool}
+_TYPES = {*_SECTION_TYPES, type(None)}
+_NOTHING: dict[str, float] = {}
 # More steps than any run has, and fewer than numbers of 64 bits can count.
 MOST = 1 << 53
 _decoder = json.JSONDecoder()
@@ -76,21 +79,15 @@ def _object(line: bytes) -> dict[str, Any] | None:
         return None
     if said["kind"] not in _KINDS:
         return said
-    sane = isinstance(said.get("step"), int) and -MOST <= said["step"] <= MOST and _is_number(said.get("time", 0.0))
+    sane = isinstance(said.get("step"), int) and -MOST <= said["step"] <= MOST
+    sane = sane and {*map(type, map(said.get, _NUMBERS))} <= _TYPES
     if said["kind"] == "step":
-        sane = sane and all(_is_number(said.get(name, 0.0)) for name in _NUMBERS)
-        sane = sane and all(map(_holds_numbers, (said.get(section, {}) for section in _SECTIONS)))
+        for section in _SECTIONS:
+            values = said.get(section, _NOTHING)
+            sane = sane and type(values) is dict and {*map(type, values.values())} <= _SECTION_TYPES
     elif said["kind"] == "run":
         sane = sane and _is_job(said.get("job", {}))
     return said if sane else None
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float))
-
-
-def _holds_numbers(section: Any) -> bool:
-    return isinstance(section, dict) and all(type(value) in (float, int) for value in section.values())
 
 
 def _is_job(job: Any) -> bool:
