@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from inspected import ROWS, WORDS, model, save
 from hybridmpi import checkpoint
 from hybridmpi.checkpoint import TableShard
 from hybridmpi.cli.main import main
+from hybridmpi.inspection.damage import check
 from hybridmpi.inspection.text import ago, bars, counted, human_size
 from hybridmpi.inspection.tree import grown
 from hybridmpi.training.metrics import Metrics
@@ -171,6 +173,21 @@ def test_steps(root, inspect, as_json):
         assert [g["held_out"] for g in found] == [None, {"perplexity": 12.5}, None]
     out = inspect(root, "--steps", "--verify")[1]
     assert "perplexity 12.5" in out and out.count("every byte verified") == 2 and "cut off" in out
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_generation_that_goes_while_it_is_verified(tmp_path, inspect, monkeypatch, begun):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+
+    def pruned_meanwhile(path):
+        found = check(path) if begun else None
+        shutil.rmtree(tmp_path / "step-00000001", ignore_errors=True)
+        return found or check(path)
+
+    monkeypatch.setattr("hybridmpi.inspection.steps.check", pruned_meanwhile)
+    status, out, _ = inspect(tmp_path, "--steps", "--verify")
+    assert status == 0 and "gone (removed or replaced while it was read)" in out and out.count("verified") == 1
 
 
 def test_steps_whose_loss_is_no_number(tmp_path, inspect, as_json):

@@ -28,8 +28,9 @@ def survey(path: str | os.PathLike, check_bytes: bool = False) -> dict[str, Any]
 
     "state" is "whole", "incomplete" (no manifest), "damaged" (its manifest is, or a file is missing or has another
     size) or "replaced" (whole, and about to be succeeded by a new one of the same step). "loss" and "held_out" are
-    those of metrics.jsonl beside them, where it tells them. With `check_bytes` every byte of those with a manifest is
-    read, and "damage" lists what is wrong. Raises CheckpointError where there are no generations.
+    those of metrics.jsonl beside them, where it tells them, NaN and infinities as text. With `check_bytes` every byte
+    of those with a manifest is read, and "damage" lists what is wrong; one that a job removes meanwhile is "gone".
+    Raises CheckpointError where there are no generations.
     """
     root = Path(path)
     if not root.exists():
@@ -48,7 +49,11 @@ def survey(path: str | os.PathLike, check_bytes: bool = False) -> dict[str, Any]
         generation["newest"] = latest is not None and generation["name"] == latest.name
         generation |= {"loss": None, "held_out": None} | told.get(generation["step"], {})
         if check_bytes and generation["state"] != "incomplete":
-            generation["damage"] = _damage(root, generation)
+            with suppress(CheckpointError):
+                generation["damage"] = _damage(root, generation)
+            if not (root / generation["name"] / MANIFEST_FILE).exists():
+                generation.pop("damage", None)
+                generation |= {"state": "gone", "why": "removed or replaced while it was read"}
     return {"path": str(root), "generations": found}
 
 
