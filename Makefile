@@ -12,7 +12,7 @@ VENV = .venv$(if $(filter mpich,$(MPI)),-mpich)
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL = help
-.PHONY: help run test lint format bench cuda-compile clean
+.PHONY: help run test lint format bench docs jobs cuda-compile clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z%-]*\):[^#]*## /\1|/p' Makefile | awk -F '|' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -24,8 +24,8 @@ help:  ## show this list
 run: $(VENV)/installed  ## train jobs/lm.toml on two compute ranks and a server: under five minutes on two cores
 	@$(BIN)/hybridmpi launch -n 3 -- train jobs/lm.toml $(ARGS)
 
-test: $(VENV)/installed-test  ## run all tests: under a quarter of an hour on two cores
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/installed-test  ## run all tests: about a quarter of an hour on two cores
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-%: $(VENV)/installed-test  ## run the parallel tests on so many ranks only, as in make test-4
 	@$(BIN)/python -m pytest tests/parallel --ranks $* $(ARGS)
@@ -46,6 +46,14 @@ bench: $(VENV)/installed  ## measure the pieces: all-reduce, sparse exchange, ag
 	@$(BIN)/hybridmpi launch -n 2 -- bench overlap
 	@$(BIN)/hybridmpi bench dynamic
 
+docs: $(VENV)/installed-docs  ## build the pages of docs/ into build/docs, which index.html opens
+	@$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "built: build/docs/index.html"
+
+jobs: $(VENV)/installed  ## make the job files in jobs/ anew, after a key or its meaning has changed
+	@for kind in $$($(BIN)/python -c 'from hybridmpi.training.kinds import KINDS; print(*KINDS)'); do \
+	  rm -f jobs/$$kind.toml && $(BIN)/hybridmpi job $$kind jobs/$$kind.toml > /dev/null || exit 1; done
+
 cuda-compile: $(VENV)/installed-test  ## add what compiles the CUDA kernels without a GPU (310 MiB), for their test
 	@$(BIN)/python -m pip install --quiet --editable '.[cuda-compile]'
 
@@ -63,6 +71,11 @@ $(VENV)/installed: setup.cfg pyproject.toml | $(BIN)/python
 $(VENV)/installed-test: setup.cfg pyproject.toml | $(BIN)/python
 	@echo "installing hybridmpi with $(MPI) and what its tests need into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --editable '.[$(MPI),test]'
+	@touch $(VENV)/installed $@
+
+$(VENV)/installed-docs: setup.cfg pyproject.toml | $(BIN)/python
+	@echo "installing hybridmpi with $(MPI) and what builds its pages into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --editable '.[$(MPI),docs]'
 	@touch $(VENV)/installed $@
 
 $(BIN)/python:

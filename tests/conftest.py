@@ -1,12 +1,17 @@
 """Tests import their helpers (launching.py) from this folder. `--ranks N` limits the parallel tests to N ranks; what is
-written for one other number of ranks is skipped."""
+written for one other number of ranks is skipped. `-n 2` runs files of tests/single side by side, and no others."""
 
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Half of hypothesis' own number: other examples are drawn in every run, and those that failed are kept.
+settings.register_profile("suite", max_examples=50)
+settings.load_profile("suite")
 
 
 def pytest_addoption(parser):
@@ -21,6 +26,28 @@ def pytest_generate_tests(metafunc):
         if only:
             numbers = [only] if len(numbers) > 1 or only in numbers else []
         metafunc.parametrize("ranks", numbers)
+
+
+def pytest_configure(config):
+    """Two workers on two cores: one thread of BLAS each."""
+    if hasattr(config, "workerinput"):
+        import numpy  # noqa: F401 - its BLAS is what is limited
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Files of tests/single go to any worker. Then one worker alone runs what starts ranks, which fill the machine."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SingleThenRanks(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return nodeid.split("::")[0] if nodeid.startswith("tests/single/") else "ranks"
+
+    config.option.loadscopereorder = False  # in the order of testpaths: single comes first
+    return SingleThenRanks(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -122,11 +122,12 @@ def run_mpi(ranks: int, program: list[str], timeout: float = 120, cwd: Path = RO
     return run_process(argv, timeout, env, cwd)
 
 
-def run_checks(module: str, ranks: int, *checks: str, timeout: float = 240) -> None:
-    """Run all checks of tests/parallel/MODULE.py, or those named, on so many ranks in one launch."""
+def run_checks(ranks: int, *names: str, timeout: float = 240) -> None:
+    """Run checks on so many ranks in one launch: all of the modules tests/parallel/checks_*.py that are named, or those
+    among them that are named too, check_*."""
     # What was measured of the all-reduce on this machine before, by whom ever, has no part in a test.
     with tempfile.TemporaryDirectory() as cache:
-        program = ["env", f"XDG_CACHE_HOME={cache}", sys.executable, str(TESTS / "parallel" / "runner.py"), module]
-        argv, env = mpi_command(ranks, [*program, *checks])
+        program = ["env", f"XDG_CACHE_HOME={cache}", sys.executable, str(TESTS / "parallel" / "runner.py"), *names]
+        argv, env = mpi_command(ranks, program)
         outcome = run_process(argv, timeout, env)
     assert outcome.code == 0 and "checks passed" in outcome.output, str(outcome)

@@ -25,6 +25,7 @@ from hybridmpi.failures import describe, exit_code_of, forget_abort_hook, instal
 from hybridmpi.memory import keep_freed_memory
 from hybridmpi.recording import Recording
 from hybridmpi.roles import Servers, assign_servers
+from hybridmpi.singletons import refuse_singletons
 from hybridmpi.waiting import wait_all, wait_until
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # Where the kernel lists network devices that MPI drives by more than TCP.
 FABRICS = ("/sys/class/infiniband", "/sys/class/cxi")
+OVER_TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx"}
+"""What keeps Open MPI from searching for other networks than memory and TCP: where it does, a start takes a second."""
 
 
 def load_mpi() -> Any:
@@ -46,9 +49,11 @@ def load_mpi() -> Any:
 
         if first:
             mpi4py.rc.thread_level = "funneled"
-            if not has_fabric():
-                # Without a fabric, Open MPI's UCX component fails for every window, prints so, and another takes over.
-                os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+            # Without a fabric, Open MPI's UCX component fails for every window, prints so, and another takes over. What
+            # ranks send messages by must be the same on all hosts: only a process alone can choose it here.
+            alone = not {"PMIX_RANK", "PMI_RANK"} & os.environ.keys()
+            for name in (OVER_TCP if alone else ("OMPI_MCA_osc",)) if not has_fabric() else ():
+                os.environ.setdefault(name, OVER_TCP[name])
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
@@ -70,22 +75,8 @@ def has_fabric() -> bool:
     return any(os.path.isdir(folder) and os.listdir(folder) for folder in FABRICS)
 
 
-def refuse_singletons(size: int, environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
-    """Raise LaunchError if Slurm started several tasks and MPI knows of one only. Local.
-
-    `srun` with the wrong PMI plugin starts N jobs of one rank each, all of which would train the whole data, write
-    the same checkpoint and exit 0.
-    """
-    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
-    started_by_mpirun = "OMPI_COMM_WORLD_SIZE" in environment or "HYDI_CONTROL_FD" in environment
-    if size == 1 and tasks.isdigit() and int(tasks) > 1 and not started_by_mpirun:
-        raise LaunchError(
-            f"Slurm started {tasks} tasks in this step, but MPI sees one rank: srun and this MPI do not share a PMI, "
-            f"so {tasks} separate jobs would run. Use srun --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH "
-            "(srun --mpi=list shows what there is), or start the ranks with mpirun inside sbatch; "
-            "'hybridmpi doctor', started in the same way, says which"
-        )
-
+# A server rank that a signal has asked to stop tells compute rank 0 so.
+TAG_STOP = 13
 
 # Nobody sends with this tag: a probe for it finds nothing, but makes MPI move what it has to.
 TAG_OF_NOTHING = 32_000
@@ -97,7 +88,7 @@ class World:
     `servers`: "per-node", a number, or 0 (the compute ranks hold the shards and serve between their own work).
     `nodes_of_ranks`: a function from world rank to node number that replaces the detected shared-memory nodes, to
     place ranks by hand or to exercise the paths between nodes on one machine; ranks given the same node must really
-    share memory.
+    share memory. `asked_to_stop`: tells whether a signal has asked this rank to stop (see stop_requested).
 
     Use it in a `with` statement: leaving it normally frees the communicators, leaving it by an exception ends all
     ranks at once with one message. Without mpirun the world has one rank, which does everything.
@@ -108,11 +99,12 @@ class World:
         servers: Servers = "per-node",
         comm: MPI.Intracomm | None = None,
         nodes_of_ranks: Callable[[int], int] | None = None,
+        asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         mpi = load_mpi()
         self.mpi = mpi
         launch = mpi.COMM_WORLD if comm is None else comm
-        refuse_singletons(launch.Get_size())
+        refuse_singletons(mpi.COMM_WORLD.Get_size())
         self.comm = launch.Dup()
         self.comm.Set_name("hybridmpi.world")
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
@@ -120,6 +112,7 @@ class World:
         self._on_close: list[Callable[[], None]] = []
         # While a timeline of this job is recorded, what this rank does.
         self.recording: Recording | None = None
+        self.asked_to_stop = asked_to_stop
         self._closed = self._has_served = False
         self.servers: list[int] = []
         self.clients: list[int] = []
@@ -184,6 +177,13 @@ class World:
     def on_root(self) -> bool:
         """Return whether this is compute rank 0, the one that reads, prints and writes. Local."""
         return self.rank == self.clients[0]
+
+    def stop_requested(self) -> bool:
+        """Return whether this rank was asked to stop; compute rank 0 also speaks for the server ranks. Local."""
+        if not self.asked_to_stop() and self.servers and self.on_root() and self.comm.Iprobe(tag=TAG_STOP):
+            self.comm.recv(tag=TAG_STOP)
+            self.asked_to_stop = lambda: True
+        return self.asked_to_stop()
 
     # -- progress and waiting --------------------------------------------------------------------------------------
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from launching import Outcome, run_mpi, run_process
+from launching import Outcome, run_mpi
 from texts import write_text
 
 from hybridmpi.checkpoint import Checkpoint
+from hybridmpi.cli.main import main as hybridmpi
 
 JOB = """
 [model]
@@ -93,8 +93,7 @@ def train(job: Path, name: str, ranks: int, *sets: str, resume: Path | str | Non
 
 def assert_whole(path: Path) -> None:
     """`hybridmpi inspect --verify` finds every byte of the newest checkpoint below `path` as it was written."""
-    outcome = run_process([sys.executable, "-m", "hybridmpi", "inspect", "--verify", str(path)], TIMEOUT)
-    assert outcome.code == 0, str(outcome)
+    assert hybridmpi(["inspect", "--verify", str(path)]) == 0
 
 
 def arrays_of(checkpoint: Checkpoint) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """README.md is true: its commands run as they stand, and what it says they print is what they print.
 
 They run in a copy of the tree whose jobs/lm.toml is made small. Hosts are faked by name (as root, where the kernel
-allows it), Slurm by what it does with the wrong PMI plugin; lines for a real Slurm run where there is one.
+allows it); lines for Slurm run under one of their own (slurm_cluster.py).
 """
 
 import os
@@ -9,35 +9,18 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from launching import ROOT, run_process
+from pages import WORDS, assert_prints, blocks, copy_of_the_tree, lines_of, run, small_clone
 
 from hybridmpi.cli.mpirun import OPEN_MPI, find_library
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs", "build", "dist")
-SMALL = {
-    "model.width": "16",
-    "model.hidden": "16",
-    "model.samples": "64",
-    "data.source": '"my.txt"',
-    "data.held_out": "0.1",
-    "data.streams": "12",
-    "data.steps": "5",
-    "training.steps": "100",
-}
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-
-
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 
 
 def commands():
-    return [line for block in blocks("sh") for line in re.sub(r"\\\n *", "", block).splitlines()]
+    return [line for block in blocks(README, "sh") for line in lines_of(block)]
 
 
 def on_hosts(line):
@@ -47,60 +30,21 @@ def on_hosts(line):
 IN_ORDER = [line for line in commands() if not line.startswith(("make", "srun", "source")) and not on_hosts(line)]
 
 
-def copy_of_the_tree(folder, changes):
-    """Copy what a clone would have to `folder`, with some values of jobs/lm.toml changed."""
-    shutil.copytree(ROOT, folder, ignore=NOT_COPIED)
-    job, section, lines = folder / "jobs" / "lm.toml", "", []
-    changes = dict(changes)
-    for line in job.read_text(encoding="utf-8").splitlines():
-        section = line.strip("[]") if line.startswith("[") else section
-        key = f"{section}.{line.split(' = ')[0]}"
-        lines.append(f"{line.split(' = ')[0]} = {changes.pop(key)}" if key in changes else line)
-    assert not changes, f"jobs/lm.toml has no {', '.join(changes)}"
-    job.write_text("\n".join(lines), encoding="utf-8")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     """A copy of the tree where `make run` has been, on a small text, and its environment is this one."""
-    if not (Path(sys.prefix) / "bin" / "activate").exists():
-        pytest.skip(f"{sys.prefix} is no virtual environment: the README's commands expect one")
-    folder = copy_of_the_tree(tmp_path_factory.mktemp("readme") / "hybridmpi", SMALL)
-    for name in (".venv", ".venv-mpich"):
-        (folder / name).symlink_to(sys.prefix)
-    words = ["the", "a", "row", "rank", "table", "sends", "takes", "holds", "every", "server", "\n"]
-    text = (words[i * i % 101 % len(words)] for i in range(3000))
-    (folder / "my.txt").write_text(" ".join(text), encoding="utf-8")
+    folder = small_clone(tmp_path_factory.mktemp("readme") / "hybridmpi")
     for name, count in (("train.txt", 70), ("dev.txt", 5)):
-        lines = (f"(3 (2 It) (3 (2 {words[n % 10]}) (4 good)))\n" for n in range(count))
+        lines = (f"(3 (2 It) (3 (2 {WORDS[n % 10]}) (4 good)))\n" for n in range(count))
         (folder / name).write_text("".join(lines), encoding="utf-8")
-    for name, program in zip(("bigram.py", "pairs.py"), blocks("python"), strict=True):
+    for name, program in zip(("bigram.py", "pairs.py"), blocks(README, "python"), strict=True):
         (folder / name).write_text(program, encoding="utf-8")
-    run(folder, "hybridmpi launch -n 3 -- train jobs/lm.toml")
     return folder
-
-
-def run(folder, line, code=0, **environment):
-    """Run one line of the README as a user with an active environment would; return what it printed."""
-    outcome = run_process(
-        ["bash", "-c", f"source .venv/bin/activate && {line}"], 240, {**AS_ROOT, **environment}, cwd=folder
-    )
-    assert outcome.code == code, str(outcome)
-    return outcome.output
 
 
 def make(folder, *arguments, timeout=60, **environment):
     """Run make, without what a make that runs these tests has told its children."""
     return run_process(["make", *arguments], timeout, {"MAKEFLAGS": "", "MAKELEVEL": "", **environment}, cwd=folder)
-
-
-def assert_prints(promised, output):
-    """Check that every line of `promised`, but for its numbers, is among those of `output`."""
-    for line in promised.splitlines():
-        pattern = re.sub(r"(\\ )+", r"\\s+", re.sub(r"\d[\d,.]*(\\\.\d+)?", r"[\\d,.]+", re.escape(line)))
-        if line.strip() != "...":
-            assert re.search(f"^{pattern}$", output, re.MULTILINE), f"not printed: {line}\n{output}"
 
 
 @pytest.mark.timeout(600)
@@ -109,11 +53,11 @@ def test_make_run_in_a_fresh_clone_without_an_environment(tmp_path):
         pytest.skip("the tests of the openmpi environment do this")
     changes = {"training.steps": "40", "data.vocabulary": "3000", "data.held_out": "0.001"}
     folder = copy_of_the_tree(tmp_path / "hybridmpi", changes)
-    # An empty home: nothing cached, nothing configured.
+    # An empty home: no data cached, nothing configured.
     outcome = make(folder, "run", timeout=560, HOME=str(tmp_path), XDG_CACHE_HOME="")
     assert outcome.code == 0, str(outcome)
-    assert blocks("sh")[0] == "make run\n"
-    assert_prints(blocks("text")[0], outcome.output)
+    assert blocks(README, "sh")[0] == "make run\n"
+    assert_prints(blocks(README, "text")[0], outcome.output)
     inspect = outcome.output.splitlines()[-1].split()
     assert run_process(inspect, 60, cwd=folder).code == 0
     again = make(folder, "--dry-run", "run").output
@@ -123,7 +67,7 @@ def test_make_run_in_a_fresh_clone_without_an_environment(tmp_path):
 def test_make_test_runs_every_test():
     assert "make test" in commands()
     shown = make(ROOT, "--dry-run", "test").output.splitlines()
-    assert shown[-1].strip() == ".venv/bin/python -m pytest"
+    assert shown[-1].strip() == ".venv/bin/python -m pytest -n 2"
 
 
 def test_make_lists_the_targets():
@@ -219,15 +163,11 @@ def test_srun_with_the_wrong_plugin_is_refused(clone, line):
 
 
 @pytest.mark.parametrize("line", SRUN)
-def test_srun(clone, line):
-    if shutil.which("srun") is None:
-        pytest.skip("no Slurm here")
-    idle = subprocess.run(["sinfo", "-h", "-t", "idle", "-o", "%D"], capture_output=True, text=True, check=False)
-    if sum(map(int, idle.stdout.split())) < 2:
-        pytest.skip("no two idle nodes")
+def test_srun(clone, slurm, line):
     if ("pmix" in line) != (find_library().family == OPEN_MPI):
         pytest.skip("for the other MPI")
-    assert "2 nodes" in run(clone, line)
+    output = slurm.run(["bash", "-c", f"source .venv/bin/activate && {line}"], 120, cwd=clone).output
+    assert "plan: 2 compute ranks, 2 servers, 2 nodes" in output or "plan: 3 compute ranks, 1 server, 2 nodes" in output
 
 
 def test_every_command_is_run_by_a_test():
@@ -236,11 +176,3 @@ def test_every_command_is_run_by_a_test():
     assert all(shlex.split(line) for line in known)
     languages = set(re.findall(r"^```(\w+)$", README, re.MULTILINE))
     assert languages == {"sh", "python", "text"}
-
-
-def test_links_lead_somewhere():
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    for page in pages:
-        text = page.read_text(encoding="utf-8")
-        for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", text):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -72,6 +72,8 @@ def check_equals_one_process(comm):
 
 def check_the_job_learns(comm):
     """A small job on statements of the standard library: held-out perplexity well below the unigram model's."""
+    if comm.Get_size() != 2:  # once is enough: that other numbers of ranks do the same, the other check says
+        return
     folder = comm.bcast(tempfile.mkdtemp() if comm.Get_rank() == 0 else None)
     job = default_job("nmt")
     job = replace(

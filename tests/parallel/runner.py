@@ -1,7 +1,7 @@
-"""Runs the checks of one module on every rank of an mpirun launch: python runner.py MODULE [CHECK ...].
+"""Runs the checks of modules on every rank of an mpirun launch: python runner.py checks_MODULE ... [check_NAME ...].
 
-A check is a function check_*(comm). All run in one launch, in the order of the file. A failure on any rank ends the
-launch with the name of the check, the rank and the traceback.
+A check is a function check_*(comm). All run in one launch, in the order of the modules and of their files. A failure on
+any rank ends the launch with the name of the check, the rank and the traceback.
 """
 
 import importlib
@@ -16,10 +16,11 @@ def main() -> None:
     from hybridmpi.world import load_mpi
 
     comm = load_mpi().COMM_WORLD
-    module = importlib.import_module(sys.argv[1])
-    wanted = sys.argv[2:]
-    checks = {n: f for n, f in vars(module).items() if n.startswith("check_") and (not wanted or n in wanted)}
-    for name, check in checks.items():
+    wanted = [name for name in sys.argv[1:] if name.startswith("check_")]
+    modules = [importlib.import_module(name) for name in sys.argv[1:] if name not in wanted]
+    found = [(name, f) for module in modules for name, f in vars(module).items() if name.startswith("check_")]
+    checks = [(name, check) for name, check in found if not wanted or name in wanted]
+    for name, check in checks:
         started = time.perf_counter()
         try:
             check(comm)

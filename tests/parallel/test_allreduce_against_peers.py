@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import allreduce_against_peers as comparison  # noqa: E402
 import programs  # noqa: E402
 
+pytestmark = pytest.mark.any_mpi
 MIB = 1 << 20
 PROGRAM = str(ROOT / "benchmarks" / "allreduce_against_peers.py")
 

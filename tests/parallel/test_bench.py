@@ -56,7 +56,9 @@ def result_of(outcome, name):
 
 
 @pytest.mark.mpi(ranks=[2, 3])
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ("allreduce", "sparse") else pytest.mark.any_mpi) for name in TINY]
+)
 def test_last_line_is_a_validated_result(ranks, name):
     # Open MPI may pass a rank's stderr on at any time: only stdout counts.
     found = result_of(run_mpi(ranks, ["-m", "hybridmpi", "bench", name, *TINY[name], "--json"]), name)
@@ -79,6 +81,7 @@ def check_time_and_bytes_of_a_step(row, compute):
     assert min(phases.values()) > -1e-3 and phases["forward"] > 0 and phases["server busy"] > 0
 
 
+@pytest.mark.any_mpi
 @pytest.mark.parametrize("name", ["aggregate", "lm"])
 def test_a_single_process_needs_no_mpirun(name):
     outcome = run_process([sys.executable, "-m", "hybridmpi", "bench", name, *TINY[name], "--json"], timeout=120)
@@ -92,6 +95,7 @@ def test_rows_on_the_compute_ranks(ranks):
     assert found["machine"]["servers"] == 0 and found["machine"]["compute_ranks"] == ranks
 
 
+@pytest.mark.any_mpi
 @pytest.mark.mpi(ranks=[3])
 def test_rows_drawn_as_the_peer_draws_them(ranks):
     program = ["-m", "hybridmpi", "bench", "sparse", *TINY["sparse"], "--zipf", "1.1", "--json"]
@@ -125,6 +129,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.any_mpi
 @pytest.mark.parametrize("name", ["allreduce", "aggregate", "sparse"])
 def test_a_wrong_result_is_an_error_and_no_row(name):
     outcome = run_process([sys.executable, "-c", BROKEN, "bench", name, *TINY[name], "--json"], timeout=120)
@@ -146,6 +151,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.any_mpi
 @pytest.mark.mpi(ranks=[3])
 def test_a_model_that_ends_elsewhere_than_one_process_is_an_error(ranks):
     outcome = run_mpi(ranks, ["-c", BROKEN_PUSH, "bench", "lm", *TINY["lm"], "--json"])
@@ -174,6 +180,7 @@ def test_wrong_lists_of_numbers(text):
         numbers(text)
 
 
+@pytest.mark.any_mpi
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -132,6 +132,7 @@ def test_one_rank_has_nothing_to_explain_or_draw(tmp_path):
     assert outcome.failed_with(2) and "two ranks or more" in outcome.output, str(outcome)
 
 
+@pytest.mark.any_mpi
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

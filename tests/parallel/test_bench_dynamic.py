@@ -6,6 +6,7 @@ import sys
 import pytest
 from launching import run_mpi, run_process
 
+pytestmark = pytest.mark.any_mpi
 TREES = ["(3 (2 It) (4 (2 works) (2 well)))", "(1 (2 It) (1 fails))", "(2 nothing)", "(0 (1 (0 no) (2 It)) (1 fails))"]
 SMALL = ["--batch", "1", "16", "--width", "6", "--hidden", "5", "--repeats", "2"]
 

@@ -8,6 +8,7 @@ from launching import run_mpi, run_process
 
 from hybridmpi.cli.main import main
 
+pytestmark = pytest.mark.any_mpi
 WIDTH = 32
 SMALL = [
     *("--width", str(WIDTH), "--batch", "8", "--vocab", "1024", "--repeats", "2", "--steps-per-repeat", "4"),

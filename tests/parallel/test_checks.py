@@ -1,137 +1,71 @@
-"""Every module of checks, on one to four ranks (five make 3 compute ranks and 2 servers): many checks per launch."""
+"""The modules of checks, several in one launch, which takes one to two seconds to start.
+
+On how many ranks: 1, where all is embedded; 3, two compute ranks and a server, or one and two, and no power of two;
+2, 4 and 5 where they bring what these have not: algorithms that differ by number, two pairs of ranks that each share a
+node, several compute ranks with several servers (five make three and two). `make test-N` runs all on any number.
+"""
 
 import pytest
 from launching import run_checks
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_world(ranks):
-    run_checks("checks_world", ranks)
+def test_world_and_choices(ranks):
+    run_checks(ranks, "checks_world", "checks_topology", "checks_tuning", "checks_dense")
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
 def test_collectives(ranks):
-    run_checks("checks_collectives", ranks)
+    run_checks(ranks, "checks_collectives")
 
 
+@pytest.mark.any_mpi
 def test_trunk_bytes_of_sixteen_ranks():
-    run_checks("checks_collectives", 16, "check_trunk_bytes")
+    run_checks(16, "checks_collectives", "check_trunk_bytes")
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_topology(ranks):
-    run_checks("checks_topology", ranks)
+def test_tables(ranks):
+    run_checks(ranks, "checks_sparse", "checks_async_tables")
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_tuning(ranks):
-    run_checks("checks_tuning", ranks)
+@pytest.mark.mpi(ranks=[1, 3, 5])
+def test_ranks_of_a_node_together(ranks):
+    """Five ranks: two pairs and a rank alone; with one server, nodes of two compute ranks and of two that differ."""
+    run_checks(ranks, "checks_aggregation", "checks_node_pull")
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_dense(ranks):
-    run_checks("checks_dense", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_sparse(ranks):
-    run_checks("checks_sparse", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 5])
-def test_aggregation(ranks):
-    run_checks("checks_aggregation", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 3])
-def test_behind(ranks):
-    run_checks("checks_behind", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_cache(ranks):
-    run_checks("checks_cache", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 3, 4, 5])
-def test_node_pull(ranks):
-    run_checks("checks_node_pull", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_moving(ranks):
-    run_checks("checks_moving", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 4])
-def test_placement(ranks):
-    run_checks("checks_placement", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_modes(ranks):
-    run_checks("checks_modes", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_adaptive(ranks):
-    run_checks("checks_adaptive", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_async(ranks):
-    run_checks("checks_async", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_async_tables(ranks):
-    run_checks("checks_async_tables", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4, 5])
+@pytest.mark.mpi(ranks=[1, 3, 5])
 def test_training(ranks):
-    run_checks("checks_training", ranks)
+    run_checks(ranks, "checks_training")
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3])
+def test_async_and_what_goes_on_beside_steps(ranks):
+    run_checks(ranks, "checks_async", "checks_trace", "checks_behind")
+
+
+@pytest.mark.mpi(ranks=[1, 3, 4])
+def test_cache_and_rows_that_move(ranks):
+    """Two servers at most, so that four ranks are the first with several compute ranks beside several servers."""
+    run_checks(ranks, "checks_cache", "checks_placement", "checks_moving")
+
+
+@pytest.mark.any_mpi
+@pytest.mark.mpi(ranks=[1, 3, 4])
+def test_modes(ranks):
+    """Two servers at most, as for the cache."""
+    run_checks(ranks, "checks_modes", "checks_adaptive")
+
+
+@pytest.mark.any_mpi
 @pytest.mark.mpi(ranks=[1, 3])
-def test_trace(ranks):
-    run_checks("checks_trace", ranks)
+def test_plans_and_rounding(ranks):
+    run_checks(ranks, "checks_planning", "checks_rows_wire", "checks_clipping")
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_planning(ranks):
-    run_checks("checks_planning", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_ctr(ranks):
-    run_checks("checks_ctr", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_clipping(ranks):
-    run_checks("checks_clipping", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_rows_wire(ranks):
-    run_checks("checks_rows_wire", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_translation(ranks):
-    run_checks("checks_translation", ranks, "check_equals_one_process")
-
-
-def test_a_translation_job_learns():
-    run_checks("checks_translation", 2, "check_the_job_learns")
-
-
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_trees(ranks):
-    run_checks("checks_trees", ranks)
-
-
-@pytest.mark.mpi(ranks=[1, 3])
-def test_recursion(ranks):
-    run_checks("checks_recursion", ranks)
+@pytest.mark.any_mpi
+@pytest.mark.mpi(ranks=[2, 3])
+def test_models(ranks):
+    """Against one process, so that one rank would compare it with itself."""
+    run_checks(ranks, "checks_ctr", "checks_translation", "checks_trees", "checks_recursion")

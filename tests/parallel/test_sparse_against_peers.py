@@ -2,11 +2,14 @@
 
 import sys
 
+import pytest
 from launching import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import sparse_against_peers as comparison  # noqa: E402
+
+pytestmark = pytest.mark.any_mpi
 
 
 def ours(name, median, **ratio):

@@ -25,6 +25,8 @@ import tree_fc_model  # noqa: E402
 import tree_model  # noqa: E402
 import trees_against_peers  # noqa: E402
 
+pytestmark = pytest.mark.any_mpi
+
 TREES = "(3 (2 It) (4 (2 works) (2 well)))\n\n(1 (2 It) (1 fails))\n(2 nothing)\n"
 
 

@@ -99,3 +99,19 @@ def test_python_m_hybridmpi():
     result = subprocess.run([sys.executable, "-m", "hybridmpi", "nothing"], capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
     assert result.stderr.startswith("hybridmpi: error: no command 'nothing'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["probe", "--vlaue", "3"], "no option 'vlaue': did you mean 'value'?"),
+        (["probe", "--what"], "no option 'what': expected one of help, value"),
+        (["probe", "3"], "unrecognized arguments: 3"),
+        (["slurm", "render", "x.toml", "--nodes", "2", "--rank-per-node=4"], "did you mean 'ranks-per-node'?"),
+    ],
+)
+def test_an_option_that_there_is_not(command, capsys, arguments, text):
+    command(lambda options: 0)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2 and text in capsys.readouterr().err

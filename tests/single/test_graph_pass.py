@@ -87,7 +87,7 @@ def results(batch, positions, dtype, rows, **options):
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     graphs(types=("a", "b"), arity=SLOTS, max_vertices=25, max_graphs=4),
     st.integers(0, 2**32 - 1),

@@ -25,6 +25,7 @@ STOREYS = [
     ("errors",),
     ("arrays", "folders", "kernels", "memory", "recording", "roles", "traffic", "waiting"),
     ("failures",),
+    ("singletons",),
     ("world",),
     ("graphs",),
     ("collectives", "optim", "checkpoint", "data"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from hybridmpi.errors import HybridMPIError, UsageError
 COMMANDS = {
     "launch": ("hybridmpi.cli.launch", "start a command on several ranks, here or on other hosts"),
     "train": ("hybridmpi.cli.train", "train the model of a job file"),
+    "job": ("hybridmpi.cli.jobs", "make a job file with every key, its default and its meaning"),
     "doctor": ("hybridmpi.cli.doctor", "find out what on this machine is in the way of a job"),
     "watch": ("hybridmpi.cli.watch", "show what a run is doing, while it does it"),
     "plot": ("hybridmpi.cli.plot", "draw runs: loss, speed, time by phase, bytes by way"),
@@ -96,11 +98,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose refusal is printed by one rank."""
+    """A parser whose refusal is printed by one rank, and names the options that there are for one that is not."""
 
     def error(self, message: str) -> NoReturn:
         _let_the_first_rank_speak()
+        if match := re.fullmatch(r"unrecognized arguments: --([\w-]+).*", message):
+            message = f"no option '{match[1]}': {nearest(match[1], sorted(_options_of(self)))}"
         super().error(message)
+
+
+def _options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the long options, without dashes, of a parser and of those for its subcommands."""
+    options: set[str] = set()
+    for action in parser._actions:
+        options |= {option[2:] for option in action.option_strings if option.startswith("--")}
+        if isinstance(action, argparse._SubParsersAction):
+            options = options.union(*(_options_of(inner) for inner in action.choices.values()))
+    return options
 
 
 def _let_the_first_rank_speak() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybridmpi.errors import LaunchError, UsageError
+from hybridmpi.world import OVER_TCP
 
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
 LAUNCHERS = {OPEN_MPI: ("mpirun", "mpirun.openmpi", "mpiexec"), MPICH: ("mpiexec", "mpiexec.hydra", "mpirun")}
@@ -78,7 +79,7 @@ def command_line(situation: Situation) -> tuple[dict[str, str], list[str]]:
         wanted |= dict.fromkeys(THREADS, str(max(1, s.cores // busiest)))
     if s.family == OPEN_MPI:
         if tcp:  # otherwise UCX and others are searched: starts take three times as long, each window prints an error
-            wanted |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx"}
+            wanted |= OVER_TCP
         if busiest > s.cores:  # slots are claimed beyond the cores, so Open MPI does not notice by itself
             wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
         if s.root:

@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
     def main(world):
         from hybridmpi.training.run import run_job
 
-        return run_job(world, job, options.resume, stop, options.trace, options.trace_steps)
+        return run_job(world, job, options.resume, options.trace, options.trace_steps)
 
-    code = run_world(main, servers=job.servers) or 0
+    code = run_world(main, servers=job.servers, asked_to_stop=stop) or 0
     stop.ignore()
     return code

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class Optimizer:
     slots: ClassVar[tuple[str, ...]] = ()  # the names of the state arrays
     bounds: ClassVar[dict[str, str]] = {}  # a field's allowed range, where it is not (0, inf)
 
-    rate: float
+    rate: Annotated[float, "learning rate"]
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -37,6 +37,13 @@ class Optimizer:
             if not _is_within(value, allowed):
                 raise UsageError(f"optimiser {self.name}: {field.name} is {value!r}, expected a number in {allowed}")
             object.__setattr__(self, field.name, float(value))  # 1 and 1.0 are described, and compared, alike
+
+    @classmethod
+    def expected(cls, field: str) -> str:
+        """Return what values a field takes, in words. Local."""
+        low, high = cls.bounds.get(field, "(0, inf)").split(",")
+        above = f"above {low[1:]}" if low[0] == "(" else f"at least {low[1:]}"
+        return f"a number, {above}" + ("" if high.strip() == "inf)" else f" and below {high.strip(' )')}")
 
     def new_state(self, like: np.ndarray) -> State:
         """Return the state for parameters `like`: one array of its shape, dtype and kind for each slot. Local."""
@@ -82,7 +89,7 @@ class Momentum(Optimizer):
     slots = ("velocity",)
     bounds = {"momentum": "[0, 1)"}
 
-    momentum: float = 0.9
+    momentum: Annotated[float, "share of the velocity that is kept from step to step"] = 0.9
 
     def update_dense(self, values, gradients, state, step):
         kernels.momentum_dense(values, state["velocity"], gradients, self.rate, self.momentum)
@@ -102,8 +109,10 @@ class Adagrad(Optimizer):
     slots = ("accumulator",)
     bounds = {"initial": "[0, inf)"}
 
-    initial: float = 0.1
-    epsilon: float = 1e-10
+    initial: Annotated[
+        float, "the accumulator before the first step: small, as gradients of a mean over a batch are"
+    ] = 0.1
+    epsilon: Annotated[float, "added to the root of the accumulator"] = 1e-10
 
     def new_state(self, like):
         return {"accumulator": namespace(like).full_like(like, self.initial)}
@@ -127,9 +136,9 @@ class Adam(Optimizer):
     slots = ("first_moment", "second_moment")
     bounds = {"beta1": "[0, 1)", "beta2": "[0, 1)"}
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: Annotated[float, "share of the mean of gradients that is kept from step to step"] = 0.9
+    beta2: Annotated[float, "share of the mean of their squares that is kept"] = 0.999
+    epsilon: Annotated[float, "added to the root of that mean"] = 1e-8
 
     def update_dense(self, values, gradients, state, step):
         kernels.adam_dense(

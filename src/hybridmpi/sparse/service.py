@@ -26,7 +26,7 @@ from hybridmpi.sparse.transfers import Layout
 from hybridmpi.sparse.wire import smallest_slot
 from hybridmpi.traffic import Traffic
 from hybridmpi.waiting import Backoff
-from hybridmpi.world import World
+from hybridmpi.world import TAG_STOP, World
 
 # Tags of control messages on the world communicator; rows and gradients never travel as messages.
 TAG_COMMAND, TAG_ANSWER = 11, 12
@@ -305,14 +305,17 @@ def command_servers(world: World, command: str, service: int | None, arguments: 
 def serve(world: World) -> None:
     """Serve until the compute ranks have returned. Collective over the server ranks.
 
-    Looks for work and for commands of compute rank 0; sleeps between looks when there is neither.
+    Looks for work and for commands of compute rank 0; sleeps between looks when there is neither. Tells it of a signal.
     """
-    root = world.clients[0]
+    root, has_told = world.clients[0], False
     services: dict[int, Service] = {}
     backoff = Backoff(LONGEST_SERVER_SLEEP, SERVER_SLEEP_GROWTH)
     while True:
         if world.progress():
             backoff.reset()
+        if not has_told and world.asked_to_stop():
+            world.comm.send(None, root, TAG_STOP)
+            has_told = True
         if not world.comm.Iprobe(root, TAG_COMMAND):
             backoff.pause()
             continue

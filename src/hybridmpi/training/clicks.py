@@ -29,28 +29,40 @@ EVALUATION_BATCH = 4096
 class ModelSection:
     """[model]: the click model's sizes."""
 
-    kind: Literal["ctr"] = "ctr"
-    width: Count = 16
-    bottom: Counts = (64,)
-    top: Counts = (64,)
+    kind: Annotated[
+        Literal["ctr"], "embedding bags, dot products of every two of them, layers below and above: DLRM"
+    ] = "ctr"
+    width: Annotated[Count, "of the embedding rows"] = 16
+    bottom: Annotated[Counts, "hidden layers between the numbers of an example and a vector of that width"] = (64,)
+    top: Annotated[Counts, "hidden layers between the dot products and the logit"] = (64,)
 
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
     """[data]: the click log; `batch` is the number of examples over all ranks."""
 
-    source: str = "generated"
-    batch: Count = 2048
-    held_out: Annotated[int, Range(0)] = 20_000
-    seed: Annotated[int, Range(0)] = 1
-    divide: Count = 1000
-    exponent: Amount = 1.05
-    bag: Count = 2
+    source: Annotated[
+        str,
+        '"generated"; "open-bandit": the installed obp package\'s files; or a folder with such files',
+    ] = "generated"
+    batch: Annotated[Count, "examples of one step over all ranks, whatever the number of ranks"] = 2048
+    held_out: Annotated[int, Range(0), "examples that are only evaluated on; of a log that is read, the last ones"] = (
+        20_000
+    )
+    seed: Annotated[int, Range(0), "of what is generated, or of the order in which a log is read"] = 1
+    divide: Annotated[Count, "generated: the benchmark's 33.8 million rows of the tables divided by this"] = 1000
+    exponent: Annotated[Amount, "generated: of the power law of the ids; larger: fewer rows make up most"] = 1.05
+    bag: Annotated[Count, "generated: ids of each table in an example"] = 2
 
 
 class ClickTask(Task):
     """The prediction of clicks."""
 
+    about = (
+        "Click-through prediction from 26 tables and 13 numbers, the sizes of a benchmark, on a log that is made as it "
+        "is read."
+    )
+    tries = ("",)
     defaults = Job(
         ModelSection(),
         DataSection(),

@@ -17,7 +17,7 @@ from hybridmpi.graphs import Graphs
 from hybridmpi.models.td_tree_lstm import TopDownTreeLSTM
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
 from hybridmpi.training.task import Evaluation, Task
-from hybridmpi.training.values import Count, Range
+from hybridmpi.training.values import Count, Range, Share
 from hybridmpi.training.vertices import EVALUATION_GRAPHS, training_batches
 from hybridmpi.world import World
 
@@ -34,22 +34,34 @@ DRAWN_LEVELS = 12
 class ModelSection:
     """[model]: the sizes of the Tree-LSTM."""
 
-    kind: Literal["top-down"] = "top-down"
-    width: Count = 64
-    hidden: Count = 100
+    kind: Annotated[
+        Literal["top-down"],
+        "a Tree-LSTM with state from the parent, softmax over kinds and over numbers of children",
+    ] = "top-down"
+    width: Annotated[Count, "of the rows of kinds of vertices"] = 64
+    hidden: Annotated[Count, "of a vertex' state"] = 100
 
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
     """[data]: the trees; `graphs` is the number over all ranks."""
 
-    source: str = "stdlib"
-    dev: str = ""
-    longest: Annotated[int, Range(2)] = 60
-    most: Count = 20_000
-    held_out: Annotated[float, Range(0, 1)] = 0.1
-    graphs: Count = 64
-    cache: str = ""
+    source: Annotated[
+        str,
+        '"stdlib", or a file of trees in brackets, one a line: (3 (2 It) (4 (2 \'s) (4 good))), '
+        "whose labels are the kinds; or a folder with train.txt and dev.txt",
+    ] = "stdlib"
+    dev: Annotated[str, "the file of held-out trees, where source is a file"] = ""
+    longest: Annotated[
+        int, Range(2), 'vertices that a tree of "stdlib" may have; of longer statements the parts are taken'
+    ] = 60
+    most: Annotated[
+        Count,
+        'trees of "stdlib" read at most; each rank prepares all trees, some 25,000 vertices a second',
+    ] = 20_000
+    held_out: Annotated[Share, 'share of the trees of "stdlib" that is only evaluated on'] = 0.1
+    graphs: Annotated[Count, "trees in one step over all ranks: the global batch, whatever the number of ranks"] = 64
+    cache: Annotated[str, 'folder for the trees as numbers; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,12 @@ class Shapes:
 class GrowingTask(Task):
     """The kinds of the vertices of trees, and how many children they have, from the root down."""
 
+    about = (
+        "A distribution of trees, learnt from the root down: the kind of each vertex and how many children it has, and "
+        "from these what its children are. Trees can be drawn from it, and each evaluation shows one. Without other "
+        "data: syntax trees of Python's standard library."
+    )
+    tries = ("--set training.steps=500", "--set data.source=train.txt --set data.dev=dev.txt")
     unit = "vertices"
     defaults = Job(
         ModelSection(),

@@ -1,7 +1,8 @@
 """Job files: what to train and how, as TOML, read into frozen dataclasses.
 
-The dataclasses are the reference of all keys: their types, ranges, defaults. The files in jobs/ show each with its
-meaning. [model] and [data] are those of the job's kind (kinds.py), which has defaults of its own for all the rest.
+The dataclasses are the reference of all keys: types, ranges, defaults, and as a text beside the type what each means.
+The files in jobs/ are made of them (reference.py). [model] and [data] are those of the job's kind (kinds.py), which has
+defaults of its own for all the rest.
 """
 
 from __future__ import annotations
@@ -19,83 +20,132 @@ from hybridmpi.planning.modes import Mode
 from hybridmpi.roles import Servers
 from hybridmpi.sparse.cache import Policy
 from hybridmpi.training.kinds import KINDS, task_of
-from hybridmpi.training.values import Amount, Count, Mebibytes, Range, checked, show
+from hybridmpi.training.values import Amount, Count, Mebibytes, Range, Wire, checked, show
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSection:
     """[training]: how long, from which seed, and what is done on the way."""
 
-    steps: Annotated[int, Range(0)] = 2000
-    seed: Annotated[int, Range(0)] = 1
-    clip: Amount = 1.0
-    evaluate: Annotated[Literal["quarters"] | int, Range(0)] = "quarters"
-    nonfinite: Literal["stop", "skip"] = "stop"
-    staleness: Annotated[Literal["unbounded"] | int, Range(0)] = 0
-    progress: Amount = 5.0
+    steps: Annotated[int, Range(0), "steps in all"] = 2000
+    seed: Annotated[int, Range(0), "of the initial values and of everything drawn at random"] = 1
+    clip: Annotated[Amount, "largest norm of the gradient, dense and sparse; 0: not clipped"] = 1.0
+    evaluate: Annotated[
+        Literal["quarters"] | int,
+        Range(0),
+        'on held-out data: after each of four "quarters" of the steps, or every so many; 0: never',
+    ] = "quarters"
+    nonfinite: Annotated[
+        Literal["stop", "skip"],
+        'when a loss or a gradient is not finite: "stop", or "skip" that step on all ranks',
+    ] = "stop"
+    staleness: Annotated[
+        Literal["unbounded"] | int,
+        Range(0),
+        'steps a rank may be ahead of the slowest one (0: all take each step together) or "unbounded"; needs '
+        'sparse.mode = "ps": every push is then a step of the optimizer',
+    ] = 0
+    progress: Annotated[Amount, "seconds between lines of progress; 0: a line for every step"] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorldSection:
     """[world]: which ranks hold the tables."""
 
-    servers: Annotated[Literal["per-node"] | int | tuple[int, ...], Range(0)] = "per-node"
+    servers: Annotated[
+        Literal["per-node"] | int | tuple[int, ...],
+        Range(0),
+        '"per-node": one server rank on each; or their number, or the ranks, [0, 1]; 0: compute ranks hold the tables',
+    ] = "per-node"
 
 
 @dataclass(frozen=True, slots=True)
 class SparseSection:
     """[sparse]: how gradients travel, how rows are dealt out to owners, and what may change in the running job."""
 
-    mode: Mode = "hybrid"
-    adapt_every: Annotated[int, Range(0)] = 50
-    partition: Literal["block", "cyclic"] = "cyclic"
-    parts: Annotated[int, Range(0)] = 0
-    search: bool = False
-    balance_every: Annotated[int, Range(0)] = 0
-    aggregate: Literal["auto", "always", "never"] = "auto"
-    wire: Literal["float32", "bfloat16", "float16"] = "float32"
-    prefetch: bool = False
-    cache_rows: Annotated[int, Range(0)] = 0
-    cache_policy: Policy = "lru"
-    cache_staleness: Annotated[int, Range(0)] = 0
+    mode: Annotated[
+        Mode,
+        '"hybrid": rows to servers, the rest by all-reduce; "ps": all to servers; "allreduce", "allgather": all to all',
+    ] = "hybrid"
+    adapt_every: Annotated[
+        int,
+        Range(0),
+        "steps between looks whether a table should leave its servers, or return to them; 0: none",
+    ] = 50
+    partition: Annotated[
+        Literal["block", "cyclic"],
+        '"cyclic": row i in part i mod n, balances sorted vocabularies; "block": contiguous rows',
+    ] = "cyclic"
+    parts: Annotated[int, Range(0), "of each table, dealt to the servers in turn; 0: one for each server"] = 0
+    search: Annotated[bool, "true: find the number of parts while training, table by table"] = False
+    balance_every: Annotated[
+        int, Range(0), "steps between looks whether a much used part should move to another server; 0: none"
+    ] = 0
+    aggregate: Annotated[
+        Literal["auto", "always", "never"],
+        'a node\'s ranks sum rows before they send them, and fetch them once: if it pays, "always", "never"',
+    ] = "auto"
+    wire: Annotated[Wire, 'form of rows between nodes; "bfloat16" or "float16" send half the bytes'] = "float32"
+    prefetch: Annotated[
+        bool, "true: rows of the next batch that lie on other nodes are asked for while this one computes"
+    ] = False
+    cache_rows: Annotated[int, Range(0), "rows of other nodes that a rank keeps of each table; 0: none"] = 0
+    cache_policy: Annotated[
+        Policy, 'which row goes for a new one: the one used least recently, "lru", or least often, "lfu"'
+    ] = "lru"
+    cache_staleness: Annotated[
+        int,
+        Range(0),
+        "steps a kept row is used without asking; 0: its server is asked whether it has changed",
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TopologySection:
     """[topology]: the hosts of each supernode as a host list; without any, Slurm is asked."""
 
-    supernodes: tuple[str, ...] = ()
+    supernodes: Annotated[
+        tuple[str, ...],
+        'hosts that share a switch below a slower trunk: ["node[01-16]", "node[17-32]"]; []: ask Slurm',
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduceSection:
     """[allreduce]: how dense gradients are summed over the ranks; sizes of buckets in MiB."""
 
-    wire: Literal["float32", "bfloat16", "float16"] = "float32"
-    algorithm: Literal[
-        "auto", "shared", "mpi", "naive", "recursive_doubling", "halving_doubling", "ring", "two_level"
+    wire: Annotated[Wire, 'form of dense gradients between nodes; "bfloat16" or "float16" send half the bytes'] = (
+        "float32"
+    )
+    algorithm: Annotated[
+        Literal["auto", "shared", "mpi", "naive", "recursive_doubling", "halving_doubling", "ring", "two_level"],
+        '"auto": what measures best at the start; or "mpi", on one node "shared", on several "ring" and others',
     ] = "auto"
-    bucket_mb: Mebibytes = 4.0
-    first_bucket_mb: Mebibytes = 1.0
-    overlap: bool = True
-    check: bool = False
+    bucket_mb: Annotated[Mebibytes, "MiB of gradients that are summed together"] = 4.0
+    first_bucket_mb: Annotated[Mebibytes, "MiB of the sum that starts first: smaller, to start early"] = 1.0
+    overlap: Annotated[bool, "sums begin while backward is still at work; false: after it"] = True
+    check: Annotated[bool, "true: compare all parameters between the ranks after every step, to find faults"] = False
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSection:
     """[checkpoint]: where to, how often, how many are kept; and whether training waits until they are on disk."""
 
-    directory: str = "runs/lm"
-    every: Annotated[int, Range(0)] = 0
-    keep: Count = 2
-    behind: bool = False
+    directory: Annotated[str, "one folder for each step kept"] = "runs/lm"
+    every: Annotated[int, Range(0), "steps between checkpoints; 0: only at the end and when stopped by a signal"] = 0
+    keep: Annotated[Count, "newest checkpoints kept"] = 2
+    behind: Annotated[
+        bool, "true: training stops to copy what is saved, and goes on while the copy is written; twice the memory"
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSection:
     """[metrics]: the file that measured values go to, one JSON object a line; relative to checkpoint.directory."""
 
-    path: str = "metrics.jsonl"
+    path: Annotated[str, 'one JSON object a line; in checkpoint.directory, or an absolute path; "": none'] = (
+        "metrics.jsonl"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Kinds of jobs: for each `kind` of a job file's [model], the class of its task.
 
 To add one: a file with a subclass of `Task` whose `defaults` are the whole job with its own [model] and [data] (see
-language.py), a line here, and an example in jobs/.
+language.py), a line here, and the job file that `make jobs` makes of it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hybridmpi import data
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.training.job import CheckpointSection, Job
 from hybridmpi.training.task import Evaluation, Task
-from hybridmpi.training.values import Count, Range
+from hybridmpi.training.values import Count, Range, Share
 from hybridmpi.world import World
 
 # Held-out text is read in so many parallel streams, whatever the job's own batch: perplexities compare.
@@ -26,29 +26,33 @@ EVALUATION_STEPS = 4096
 class ModelSection:
     """[model]: the language model's sizes."""
 
-    kind: Literal["lm"] = "lm"
-    width: Count = 128
-    hidden: Count = 256
-    samples: Count = 1024
-    dropout: Annotated[float, Range(0, 1)] = 0.0
-    softmax: Literal["sampled", "full"] = "sampled"
+    kind: Annotated[Literal["lm"], "embedding, LSTM with projection, softmax over the vocabulary"] = "lm"
+    width: Annotated[Count, "of the embedding rows, the LSTM's output and the output rows"] = 128
+    hidden: Annotated[Count, "LSTM units, projected to width"] = 256
+    samples: Annotated[Count, "candidate words of the sampled softmax, drawn anew in every step"] = 1024
+    dropout: Annotated[Share, "share of the values dropped before and after the LSTM"] = 0.0
+    softmax: Annotated[
+        Literal["sampled", "full"], '"sampled", or "full": over the whole vocabulary, for small ones'
+    ] = "sampled"
 
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
     """[data]: the text and how it is cut into batches; `streams` is the number over all ranks."""
 
-    source: str = "stdlib"
-    vocabulary: Annotated[int, Range(2)] = 50_000
-    held_out: Annotated[float, Range(0, 1)] = 0.02
-    streams: Count = 64
-    steps: Count = 20
-    cache: str = ""
+    source: Annotated[str, '"stdlib": Python\'s standard library; or the path of a UTF-8 text file'] = "stdlib"
+    vocabulary: Annotated[int, Range(2), "most frequent words kept, <unk> among them: the rows of both tables"] = 50_000
+    held_out: Annotated[Share, "share of the text that is only evaluated on"] = 0.02
+    streams: Annotated[Count, "parallel streams over all ranks: the global batch, whatever the number of ranks"] = 64
+    steps: Annotated[Count, "words of each stream in one training step: the length of back-propagation"] = 20
+    cache: Annotated[str, 'folder for tokenised text; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = ""
 
 
 class LanguageTask(Task):
     """A language model of a text."""
 
+    about = "A language model of the source code of Python's standard library: nothing to download."
+    tries = ("--set training.steps=500",)
     defaults = Job(ModelSection(), DataSection(), checkpoint=CheckpointSection("runs/lm"))
     unit = "words"
     fixed = ("streams", "steps")

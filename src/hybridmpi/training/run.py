@@ -24,7 +24,6 @@ from hybridmpi.training.metrics import Metrics
 from hybridmpi.training.options import dense_options, sparse_options
 from hybridmpi.training.partition_search import PartitionTuning
 from hybridmpi.training.progress import Progress
-from hybridmpi.training.signals import StopRequest
 from hybridmpi.training.sparsity import as_json, as_table
 from hybridmpi.training.trace import Trace
 from hybridmpi.training.trainer import StepResult, Trainer
@@ -38,7 +37,6 @@ def run_job(
     world: World,
     job: Job,
     resume: str | None,
-    stop: StopRequest,
     trace: str | None = None,
     trace_steps: tuple[int, int] | None = None,
 ) -> int:
@@ -52,7 +50,7 @@ def run_job(
     run.begin(resume)
     if trace:
         run.record(trace, trace_steps)
-    run.trainer.stop_requested = stop
+    run.trainer.stop_requested = world.stop_requested
     try:
         return run.train()
     finally:

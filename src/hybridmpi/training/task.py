@@ -32,11 +32,14 @@ def read_here(source: str, function: Callable[[], Any]) -> Any:
 class Task:
     """What a job trains, for a run and for a plan alike. A kind of job is a subclass, which fills in what is its own.
 
+    about, tries: what its job files say of themselves: sentences, and what to add to the command that trains them.
     defaults: the whole job of that kind where its file says nothing. unit: what its examples are called. fixed: the
     keys of [data], or of another section as "section.key", that a resumed run must keep, since its data would be other
     ones. data, model: what `load` and `build` have returned. For plans the model has `flops` beside `rows_wanted`.
     """
 
+    about: ClassVar[str]
+    tries: ClassVar[tuple[str, ...]]
     defaults: ClassVar[Job]
     unit: ClassVar[str] = "examples"
     fixed: ClassVar[tuple[str, ...]] = ()

@@ -17,7 +17,7 @@ from hybridmpi.models.nmt import TranslationModel
 from hybridmpi.optim import Adagrad
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
 from hybridmpi.training.task import Evaluation, Task
-from hybridmpi.training.values import Count, Range
+from hybridmpi.training.values import Count, Range, Share
 from hybridmpi.world import World
 
 # Held-out sentences that one call of the model evaluates on all ranks together, and how many are translated.
@@ -29,31 +29,44 @@ TRANSLATED_SENTENCES = 512
 class ModelSection:
     """[model]: the translation model's sizes."""
 
-    kind: Literal["nmt"] = "nmt"
-    width: Count = 128
-    hidden: Count = 128
-    samples: Count = 512
-    dropout: Annotated[float, Range(0, 1)] = 0.0
-    softmax: Literal["sampled", "full"] = "sampled"
+    kind: Annotated[
+        Literal["nmt"],
+        "bidirectional LSTM encoder, LSTM decoder with attention, softmax over the target's vocabulary",
+    ] = "nmt"
+    width: Annotated[Count, "of the embedding rows of both languages and of the output rows"] = 128
+    hidden: Annotated[Count, "LSTM units of the encoder in each direction; the decoder has twice as many"] = 128
+    samples: Annotated[Count, "candidate words of the sampled softmax, drawn anew in every step"] = 512
+    dropout: Annotated[Share, "share dropped of the encoder's memory and of what words are predicted from"] = 0.0
+    softmax: Annotated[
+        Literal["sampled", "full"], '"sampled", or "full": over the whole vocabulary, for small ones'
+    ] = "sampled"
 
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
     """[data]: the parallel text; `vocabulary` of each side, `sentences` is the number over all ranks."""
 
-    source: str = "stdlib"
-    target: str = ""
-    vocabulary: Annotated[int, Range(3)] = 8_000
-    longest: Count = 30
-    most: Count = 100_000
-    held_out: Annotated[float, Range(0, 1)] = 0.05
-    sentences: Count = 64
-    cache: str = ""
+    source: Annotated[
+        str, '"stdlib": statements of Python\'s standard library; or the path of a UTF-8 file, a sentence a line'
+    ] = "stdlib"
+    target: Annotated[
+        str, 'the file with the translation of each line; "" for "stdlib": the statements\' syntax trees'
+    ] = ""
+    vocabulary: Annotated[
+        int, Range(3), "most frequent words kept on each side, <unk> and <end> among them: the rows of the tables"
+    ] = 8_000
+    longest: Annotated[Count, "words that a sentence may have on either side; longer pairs are left out"] = 30
+    most: Annotated[Count, "pairs read at most"] = 100_000
+    held_out: Annotated[Share, "share of the pairs that is only evaluated on"] = 0.05
+    sentences: Annotated[Count, "pairs in one step over all ranks: the global batch, whatever the number of ranks"] = 64
+    cache: Annotated[str, 'folder for the text as ids; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = ""
 
 
 class TranslationTask(Task):
     """The translation of sentences."""
 
+    about = "Translation of statements of Python into their syntax trees: nothing to download."
+    tries = ("--set training.steps=500", "--set data.source=text.en --set data.target=text.de")
     defaults = Job(
         ModelSection(),
         DataSection(),

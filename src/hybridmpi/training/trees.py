@@ -13,7 +13,7 @@ from hybridmpi.models.tree_lstm import TreeLSTM
 from hybridmpi.models.tree_rnn import TreeRNN
 from hybridmpi.models.vertex_classifier import VertexClassifier
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
-from hybridmpi.training.values import Count, Range
+from hybridmpi.training.values import Count, Range, Share
 from hybridmpi.training.vertices import VertexTask
 
 
@@ -21,31 +21,47 @@ from hybridmpi.training.vertices import VertexTask
 class ModelSection:
     """[model]: which model, and its sizes."""
 
-    kind: Literal["trees"] = "trees"
-    cell: Literal["nary", "sum", "rnn", "rntn", "sequence"] = "nary"
-    width: Count = 100
-    hidden: Count = 100
-    dropout: Annotated[float, Range(0, 1)] = 0.0
+    kind: Annotated[Literal["trees"], "words at the leaves, a state at each vertex, softmax over the classes"] = "trees"
+    cell: Annotated[
+        Literal["nary", "sum", "rnn", "rntn", "sequence"],
+        'Tree-LSTM: "nary", a left and a right child; "sum", any number of children, which are added; "rnn" or '
+        '"rntn": a recursive network, without or with a tensor; "sequence": an LSTM over the words alone, which tells '
+        "the root's label",
+    ] = "nary"
+    width: Annotated[Count, "of the words' rows"] = 100
+    hidden: Annotated[Count, 'of a vertex\' state; for "rntn", whose tensor has 4 hidden^3 entries, take 30'] = 100
+    dropout: Annotated[Share, "share dropped of words' rows and of what labels are told from"] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
     """[data]: the trees; `graphs` is the number over all ranks."""
 
-    source: str = "stdlib"
-    dev: str = ""
-    vocabulary: Annotated[int, Range(2)] = 10_000
-    lower: bool = False
-    longest: Annotated[int, Range(2)] = 60
-    most: Count = 100_000
-    held_out: Annotated[float, Range(0, 1)] = 0.1
-    graphs: Count = 64
-    cache: str = ""
+    source: Annotated[
+        str,
+        '"stdlib", or a file of trees in brackets, one a line: (3 (2 It) (4 (2 \'s) (4 good))), '
+        "each vertex with its label; or a folder with train.txt and dev.txt",
+    ] = "stdlib"
+    dev: Annotated[str, "the file of held-out trees, where source is a file"] = ""
+    vocabulary: Annotated[int, Range(2), "most frequent words kept, <unk> among them: the rows of the table"] = 10_000
+    lower: Annotated[bool, "true: words of files are taken in lower case"] = False
+    longest: Annotated[
+        int, Range(2), 'vertices that a tree of "stdlib" may have; of longer statements the parts are taken'
+    ] = 60
+    most: Annotated[Count, 'trees of "stdlib" read at most'] = 100_000
+    held_out: Annotated[Share, 'share of the trees of "stdlib" that is only evaluated on'] = 0.1
+    graphs: Annotated[Count, "trees in one step over all ranks: the global batch, whatever the number of ranks"] = 64
+    cache: Annotated[str, 'folder for the trees as numbers; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = ""
 
 
 class TreeTask(VertexTask):
     """The labels of the vertices of trees."""
 
+    about = (
+        "Labels of the vertices of trees. Without other data: the kinds of inner vertices of syntax trees of Python's "
+        "standard library, of which only the leaves are shown."
+    )
+    tries = ("--set training.steps=500", "--set data.source=train.txt --set data.dev=dev.txt")
     defaults = Job(
         ModelSection(),
         DataSection(),

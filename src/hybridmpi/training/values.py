@@ -25,6 +25,8 @@ Count = Annotated[int, Range(1)]
 Counts = Annotated[tuple[int, ...], Range(1)]
 Amount = Annotated[float, Range(0)]
 Mebibytes = Annotated[float, Range(0.001)]
+Share = Annotated[float, Range(0, 1)]
+Wire = Literal["float32", "bfloat16", "float16"]
 
 
 def checked(value: Any, hint: Any, place: str) -> Any:
@@ -32,9 +34,7 @@ def checked(value: Any, hint: Any, place: str) -> Any:
 
     Raises UsageError, which names `place` and what was expected, for a value of another type or outside its range.
     """
-    limits = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Range)), None)
-    base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    choices = get_args(base) if get_origin(base) in (Union, UnionType) else (base,)
+    limits, choices = _parts(hint)
     for choice in choices:
         if get_origin(choice) is Literal:
             if isinstance(value, str) and value in get_args(choice):
@@ -50,13 +50,31 @@ def checked(value: Any, hint: Any, place: str) -> Any:
                 return tuple(value)
         elif isinstance(value, choice):
             return value
-    raise UsageError(f"{place} = {show(value)}; expected {' or '.join(_describe(c, limits) for c in choices)}")
+    raise UsageError(f"{place} = {show(value)}; expected {described(hint)}")
 
 
 def _is_number(value: Any, kind: type, limits: Range) -> bool:
     """Return whether `value` is a number of type `kind` within `limits`; a whole number is a fraction too."""
     number = isinstance(value, int) and not isinstance(value, bool)
     return (number or (kind is float and isinstance(value, float))) and limits.low <= value < limits.below
+
+
+def described(hint: Any) -> str:
+    """Return what a value of a field of type `hint` is, in words. Local."""
+    limits, choices = _parts(hint)
+    return " or ".join(_describe(choice, limits) for choice in choices)
+
+
+def meaning_of(hint: Any) -> str:
+    """Return the text that stands beside the type of a field, which says what it means; "" without any. Local."""
+    return next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, str)), "")
+
+
+def _parts(hint: Any) -> tuple[Range | None, tuple[Any, ...]]:
+    """Return the range that a field's type names, and the types that it may be."""
+    limits = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Range)), None)
+    base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return limits, get_args(base) if get_origin(base) in (Union, UnionType) else (base,)
 
 
 def _describe(choice: Any, limits: Range | None) -> str:
