@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -76,14 +77,24 @@ def check_what_fails_behind_is_raised_on_all_ranks(comm):
         else:
             raise AssertionError("nothing was raised")
         assert world.from_root(lambda: newest(folder)) is None
+        # There is room again, and training goes on.
+        trainer.fit(batches, trainer.step + 1)
+        again = trainer.save(folder, behind=True)
+        assert trainer.saved() == again
+        assert world.from_root(lambda: verify(folder)) == []
+        world.from_root(lambda: shutil.rmtree(folder))
 
     def fail(directory, name, *rest):
-        if name == failing:
+        if name == failing and not failed:
+            failed.append(name)
             raise CheckpointError(f"{name}: no space left")
         return write(directory, name, *rest)
 
-    def say_nothing(*_):
-        raise OSError("no space left for this either")
+    def say_nothing(*what):
+        if len(failed) == 1:
+            failed.append(what)
+            raise OSError("no space left for this either")
+        leave(*what)
 
     leave = behind.leave
     for servers, failing, told in (
@@ -91,12 +102,67 @@ def check_what_fails_behind_is_raised_on_all_ranks(comm):
         (server_counts(comm)[-1], "server-000.h5", False),
         (0, "dense.h5", True),
     ):
+        failed = []
         checkpoint_write.write_file = fail
         behind.leave = leave if told else say_nothing
         try:
             hm.run(lambda w, f=failing, t=told: main(w, f, t), servers=servers, comm=comm)
         finally:
             checkpoint_write.write_file, behind.leave = write, leave
-    comm.Barrier()
-    if comm.Get_rank() == 0:
-        shutil.rmtree(folder)
+
+
+def check_a_save_behind_that_fails_leaves_nothing_behind(comm):
+    """On one rank there is no memory for its copies: all hear of it, and none of them takes it for written."""
+    folder = Path(comm.bcast(tempfile.mkdtemp() if comm.Get_rank() == 0 else None))
+    copies, write = behind.Behind.copies, files.write_file
+
+    def refuse(self, of, arrays):
+        if of == refused and not failed and (of == "parameters" or comm.Get_rank() == comm.Get_size() - 1):
+            failed.append(of)
+            raise MemoryError(of)
+        return copies(self, of, arrays)
+
+    def slowly(directory, *rest):
+        time.sleep(0.3 * (directory.parent.name == "b"))
+        return write(directory, *rest)
+
+    def main(world):
+        trainer = hm.Trainer(world, model_of("full"), RULES[3])
+        batches = (b if b.inputs.size else None for b in streams_for(world))
+        trainer.fit(batches, 1)
+        try:
+            trainer.save(folder / "a", behind=True)
+        except (HybridMPIError, MemoryError):
+            pass
+        else:
+            raise AssertionError("nothing was raised")
+        assert trainer.saved() is None and world.from_root(lambda: newest(folder / "a")) is None
+        meta, words = {"list": [1]}, ["a", "b"]
+        trainer.save(folder / "a", meta=meta, words=words, behind=True)
+        meta["list"].append(2)
+        words.append("c")
+        whole = trainer.saved()
+        assert world.from_root(lambda: read_manifest(whole)["meta"]["list"]) == [1]
+        assert world.from_root(lambda: read_manifest(whole)["words"]) == 2
+        trainer.save(folder / "b", behind=True)
+        world.from_root(lambda: (folder / "b").rename(folder / "moved"))
+        try:
+            trainer.close()
+        except HybridMPIError as error:
+            assert "step-00000001" in str(error)
+        else:
+            raise AssertionError("nothing was raised")
+        world.barrier()
+        assert not [thread for thread in threading.enumerate() if "checkpoint" in thread.name and not world.servers]
+
+    for servers, what in itertools.product(server_counts(comm)[:2], ("0", "parameters")):
+        refused, failed = what, []
+        behind.Behind.copies, checkpoint_write.write_file = refuse, slowly
+        try:
+            hm.run(main, servers=servers, comm=comm)
+        finally:
+            behind.Behind.copies, checkpoint_write.write_file = copies, write
+        comm.Barrier()
+        if comm.Get_rank() == 0:
+            shutil.rmtree(folder / "moved")
+            shutil.rmtree(folder / "a")

@@ -133,6 +133,12 @@ def test_the_servers_of_a_heterogeneous_job_are_the_ranks_of_its_first_part(plac
     assert calls[0].count("--set world.servers=[0,1,2,3]") == 2 and " : --het-group=1 --cpus-per-task=1 " in calls[0]
 
 
+def test_what_the_script_sets_reaches_the_ranks_whatever_sbatch_was_told(place):
+    (place / "bin" / "srun").write_text('#!/bin/bash\necho "$SLURM_EXPORT_ENV" >> calls\n')
+    code, output, calls = end(place, begin(place, "slurm/plain.sbatch", [0], **SLURM, SLURM_EXPORT_ENV="NONE"))
+    assert (code, calls) == (0, ["ALL"]), output
+
+
 def test_a_batch_script_without_its_environment_says_so(place):
     process = begin(place, "slurm/plain.sbatch", [0], [("BIN=.venv/bin", "BIN=elsewhere")], **SLURM)
     output, _ = process.communicate(timeout=30)

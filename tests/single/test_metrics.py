@@ -54,6 +54,12 @@ def test_a_run_that_goes_on_elsewhere_begins_a_file(tmp_path):
     assert lines_of(path) == [{"kind": "run", "step": 7}]
 
 
+def test_a_run_that_goes_on_may_write_to_a_device():
+    metrics = Metrics("/dev/null", 7, "words")
+    metrics.write("run", step=7)
+    metrics.close()
+
+
 def test_a_line_that_is_no_json_takes_nothing_with_it(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "step", "step": 1}\n\nwhat?\n{"kind": "step", "step": 2}\n{"kind": "step", "step": 3}\n')

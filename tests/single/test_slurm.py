@@ -187,7 +187,10 @@ def test_times_that_cannot_be(time):
         (["--server-nodes", "1", "--mpi", "mpirun"], "mpirun does not start heterogeneous jobs"),
         (["--server-nodes", "1", "--set", "world.servers=2"], "--server-nodes says which ranks serve"),
         (["--server-nodes", "1", "--set", "sparse.mode=allreduce"], 'sparse.mode = "allreduce" has no servers'),
+        (["--server-nodes", "1", "--sweep", "training.seed=1,2"], "Slurm has no arrays of heterogeneous jobs"),
         (["--prologue", "if true"], "bash cannot read the script; see --prologue"),
+        (["--prologue", "site/absent.sh"], "--prologue site/absent.sh: no such file here"),
+        (["--prologue", "#SBATCH --exclusive"], "give it by --directive exclusive"),
         (["-o", "/no/where"], "-o /no/where: cannot be written: No such file or directory"),
     ],
 )
@@ -244,6 +247,13 @@ def test_a_heterogeneous_job_asks_for_each_kind_of_nodes(capsys, monkeypatch):
     assert {"--account=a", "--partition=fat", "--nodes=2", "--ntasks-per-node=3", "--mail-type=END"} < {*serving}
     assert {"--account=a", "--partition=gpu", "--nodes=4", "--gres=gpu:4", "--time=5"} < {*computing}
     assert not {"--mail-type=END", "--requeue"} & {*computing} and "--gres=gpu:4" not in serving
+
+
+def test_a_name_with_a_line_break_asks_sbatch_for_nothing():
+    script = render(Request("odd\n#SBATCH --nodes=9.toml", default_job("lm")))
+    asked, _, rest = script.partition("\n# EDIT 2")
+    assert "--nodes=9" not in [word for line in asked.splitlines() for word in read_by_sbatch(line)]
+    assert '#SBATCH --job-name="odd?#SBATCH --nodes=9"\n' in asked and "\nJOB='odd\n#SBATCH" in rest
 
 
 def test_sweeps():

@@ -97,6 +97,13 @@ class Behind:
         if self._writing is not None and self._writing.done():
             self._writing.result()
 
+    def close(self) -> None:
+        """Give back the thread and the memory, when nothing is being written any more."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        self._kept.clear()
+
 
 def leave(directory: Path, name: str, content: Mapping[str, Any]) -> None:
     """Leave word of the file `name` for the rank that commits. Local."""
@@ -109,7 +116,8 @@ def leave(directory: Path, name: str, content: Mapping[str, Any]) -> None:
 def collect(directory: Path, servers: int, given_up: Event) -> list[FileRecord]:
     """Wait for what all `servers` writers of a generation leave, take it away, and return their records. Local.
 
-    Raises CheckpointError when one of them could not write, or when `given_up` is set meanwhile.
+    Raises CheckpointError when one of them could not write, when `given_up` is set meanwhile, or when the directory is
+    gone: then no word can come, and the end of the program would wait for this thread for ever.
     """
     records = []
     for server in range(servers):
@@ -117,6 +125,8 @@ def collect(directory: Path, servers: int, given_up: Event) -> list[FileRecord]:
         while (content := _read(path)) is None:
             if given_up.wait(LOOK_SECONDS):
                 raise CheckpointError(f"{directory}: given up: {path.name} never came")
+            if not directory.is_dir():
+                raise CheckpointError(f"{directory}: was removed while a checkpoint was written into it; save again")
         if "error" in content:
             raise CheckpointError(content["error"])
         record = content["record"]

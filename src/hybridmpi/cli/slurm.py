@@ -158,8 +158,8 @@ def request_of(options: argparse.Namespace) -> Any:
         without_fabric=without_fabric,
         crowded=crowded,
         directives=directives,
-        prologue=text_of(o.prologue),
-        epilogue=text_of(o.epilogue),
+        prologue=text_of(o.prologue, "--prologue"),
+        epilogue=text_of(o.epilogue, "--epilogue"),
         tasks=tasks,
         at_once=o.at_once,
         servers=servers,
@@ -193,14 +193,21 @@ def find_bin() -> str:
     return str(Path(found).parent)
 
 
-def text_of(given: str | None) -> str:
-    """Return the text of a file if there is one of that name, else what was given. Local."""
+def text_of(given: str | None, option: str) -> str:
+    """Return the text of a file if there is one of that name, else what was given. Local.
+
+    Raises UsageError for the name of a file that is not there.
+    """
     if given is None:
         return ""
     try:
-        return Path(given).read_text(encoding="utf-8") if Path(given).is_file() else given
+        if Path(given).is_file():
+            return Path(given).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return given
+    if "/" in given and len(given.split()) == 1:
+        raise UsageError(f"{option} {given}: no such file here; expected one, or a text of bash: 'source {given}'")
+    return given
 
 
 def refuse_broken(script: str) -> None:

@@ -49,6 +49,8 @@ if ! [ -x "$BIN/hybridmpi" ]; then
     say "no command $BIN/hybridmpi on $(hostname), in $PWD: set BIN in the script (EDIT 2)" >&2
     exit 2
 fi
+# What is set here reaches the ranks too, also where sbatch was told --export=NONE, which srun would take for itself.
+export SLURM_EXPORT_ENV=ALL
 """
 
 FABRIC = """\

@@ -91,6 +91,11 @@ def check(request: Request) -> list[str]:
         )
     if r.at_once and not r.tasks:
         raise UsageError("--at-once is of the tasks of --sweep: give that too")
+    if asked := next((line for line in r.prologue.splitlines() if line.startswith("#SBATCH")), None):
+        raise UsageError(
+            f"--prologue: {asked}: sbatch would read this line, unchecked, after those of the script; give it by "
+            f"--directive {asked.removeprefix('#SBATCH').strip().removeprefix('--')}"
+        )
     return [*_check_ranks(r), *_check_files(r), *_check_gpus(r)]
 
 
@@ -119,6 +124,8 @@ def _check_ranks(r: Request) -> list[str]:
     _at_least(1, r.servers.nodes, "server_nodes")
     _at_least(1, r.servers.ranks_per_node, "servers_per_node")
     _at_least(1, r.servers.cpus_per_task, "server_cpus")
+    if r.tasks:
+        raise UsageError("--server-nodes: Slurm has no arrays of heterogeneous jobs; render one script for each value")
     if r.mpi == "mpirun":
         raise UsageError("--server-nodes: mpirun does not start heterogeneous jobs; expected --mpi pmix or pmi2")
     if r.job.servers == 0 and r.job.world.servers != 0:

@@ -135,7 +135,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def _name(job_file: str) -> str:
-    return job_file.rpartition("/")[2].removesuffix(".toml") or "hybridmpi"
+    return _one_line(job_file.rpartition("/")[2].removesuffix(".toml")) or "hybridmpi"
 
 
 def _one_line(text: str) -> str:

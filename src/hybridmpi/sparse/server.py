@@ -153,8 +153,10 @@ class Server:
         return self._answering.under_way
 
     def close(self) -> None:
-        """Wait until the last replies have arrived. Local."""
+        """Wait until the last replies have arrived; end what writes behind. Local."""
         self._answering.close()
+        if self._behind is not None:
+            self._behind.close()
 
     def wait_for(self, applied: int) -> None:
         """Serve until `applied` steps are applied. Local."""
@@ -223,7 +225,7 @@ class Server:
             self._behind = Behind()
         return self._behind.write_server(*file)
 
-    def command_written(self) -> None:
+    def command_finish_saving(self) -> None:
         """Wait until what is written behind is on disk, serving meanwhile; raise what was raised there."""
         if self._behind is not None:
             self.world.wait_until(lambda: self._behind.done)

@@ -173,7 +173,8 @@ class Service:
             answers = world.broadcast(self.ask_servers(command, **arguments) if world.on_root() else None)
         for owner, (done, value) in enumerate(answers):
             if not done:
-                raise HybridMPIError(f"rank {world.owners[owner]} (owner {owner}) could not {command}: {value}")
+                what = command.replace("_", " ")
+                raise HybridMPIError(f"rank {world.owners[owner]} (owner {owner}) could not {what}: {value}")
         return [value for _, value in answers]
 
     def ask_servers(self, command: str, **arguments: Any) -> list[tuple[bool, Any]]:

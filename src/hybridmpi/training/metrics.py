@@ -79,7 +79,7 @@ class Metrics:
 
 def _cut_after(path: Path, step: int) -> None:
     """Cut off what `path` holds from the first line of a later step on, and what is no whole line at its end."""
-    if not path.exists():
+    if not path.is_file():  # or it is a device or a pipe, which holds nothing
         return
     with open(path, "rb+") as file:
         position = kept = 0

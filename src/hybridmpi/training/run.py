@@ -166,11 +166,16 @@ class Run:
 
         meta, words = self.world.from_root(read)
         wrote, section = meta.get("job", {}), self.job.data
-        kind = wrote.get("model", {}).get("kind")
+        if not wrote:
+            raise CheckpointError(
+                f"{path}: was not written by 'hybridmpi train': Trainer.load reads it. To train here, set another "
+                "checkpoint.directory"
+            )
+        kind = wrote["model"]["kind"]
         if kind != self.job.model.kind:
             raise CheckpointError(
                 f"{path}: written by a job of kind {kind!r}, this one is of kind '{self.job.model.kind}': resume it "
-                "with the job file of the first run"
+                "with the job file of the first run, or set another checkpoint.directory for this one"
             )
         if words != self.task.words():
             raise CheckpointError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,8 @@ class Saving:
         self._share: Behind | None = None
         self._whole: Behind | None = None
         self._on_its_way: Path | None = None
+        # Whether the thread that commits has begun too: if not, `save` itself has failed, and said so.
+        self._to_be_whole = False
         self._given_up = Event()
 
     def save(self, root: Path, keep: int, meta: dict[str, Any], words: Any, behind: bool) -> Path:
@@ -49,12 +53,14 @@ class Saving:
             return checkpoint.begin(root.absolute(), trainer.step)
 
         directory = world.from_root(begin)
+        if behind:
+            self._on_its_way = directory
+            if self._share is None:
+                self._share, self._whole = checkpoint.Behind(), checkpoint.Behind()
         replicas = exchange.replicas()
         owners, ranks = len(world.owners), len(world.clients)
         files = owners + (ranks if replicas else 0)
         names = [table.name for table in exchange.tables if table not in replicas]
-        if behind and self._share is None:
-            self._share, self._whole = checkpoint.Behind(), checkpoint.Behind()
         records = exchange.service.call("save", directory=str(directory), tables=names, files=files, behind=behind)
         if replicas:
             rank = world.compute.Get_rank()
@@ -65,19 +71,21 @@ class Saving:
         for slot, served in exchange.served_state().items():
             state[slot] |= served
         dense = (parameters, state, _gather_carried(trainer))
-        about = (directory, trainer.step, keep, full_meta, words)
+        about = (directory, trainer.step, keep)
         if not behind:
-            return world.from_root(lambda: _complete(*about, dense, lambda: records))
+            return world.from_root(lambda: _complete(*about, full_meta, words, dense, lambda: records))
 
         def start() -> Path:
-            copied = self._copies(*dense)
+            # The caller's lists may change meanwhile, as arrays do.
+            copied = (json.loads(json.dumps(full_meta)), None if words is None else list(words), self._copies(*dense))
             self._whole.start(
-                lambda: _complete(*about, copied, lambda: checkpoint.collect(directory, files, self._given_up))
+                lambda: _complete(*about, *copied, lambda: checkpoint.collect(directory, files, self._given_up))
             )
             return directory
 
-        self._on_its_way = directory
-        return world.from_root(start)
+        world.from_root(start)
+        self._to_be_whole = True
+        return directory
 
     def _copies(self, parameters: Arrays, state: Mapping[str, Arrays], carried: Arrays) -> tuple[Any, ...]:
         copies = self._whole.copies
@@ -90,9 +98,11 @@ class Saving:
     def finish(self) -> Path | None:
         """Wait until the checkpoint that is written behind is whole; return its directory, None if there is none.
 
-        What failed in a thread of any rank is raised on all.
+        What failed in a thread of any rank is raised on all, when all threads have ended: the next checkpoint takes
+        their memory, and may take their directory.
         """
         directory, self._on_its_way = self._on_its_way, None
+        to_be_whole, self._to_be_whole = self._to_be_whole, False
         if directory is None:
             return None
         world = self.trainer.world
@@ -101,20 +111,43 @@ class Saving:
             world.wait_until(lambda: behind.done)
             behind.result()
 
-        try:
-            self.trainer.service.call("written")
-            world.together(lambda: wait_for(self._share))
-        except BaseException:
-            self._given_up.set()  # else the committing thread would wait for ever for what cannot come
-            raise
-        world.from_root(lambda: wait_for(self._whole))
-        return directory
+        failure: Exception | None = None
+        for wait in (
+            lambda: self.trainer.service.call("finish_saving"),
+            lambda: world.together(lambda: wait_for(self._share)),
+            lambda: world.from_root(lambda: wait_for(self._whole)),
+        ):
+            try:
+                wait()
+            except Exception as error:  # on all ranks alike
+                failure = failure or error
+                self._given_up.set()  # else the committing thread would wait for ever for what cannot come
+        self._given_up.clear()
+        if failure is not None and to_be_whole:
+            raise failure
+        return directory if to_be_whole else None
 
     def check(self) -> None:
-        """Raise what has failed in a thread of this rank since the last call; do not wait. Local."""
+        """Raise what has failed in a thread of this rank and was not raised by `finish` yet; do not wait. Local."""
         for behind in (self._share, self._whole):
             if behind is not None:
                 behind.check()
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Finish, and give back threads and memory, before the block; raise what `finish` raised after it, so that a
+        checkpoint that failed keeps nobody from freeing the rest."""
+        failure: Exception | None = None
+        try:
+            self.finish()
+        except Exception as error:  # on all ranks alike
+            failure = error
+        for behind in (self._share, self._whole):
+            if behind is not None:
+                behind.close()
+        yield
+        if failure is not None:
+            raise failure
 
     def _meta(self) -> dict[str, Any]:
         """Return what a checkpoint says of the trainer itself."""

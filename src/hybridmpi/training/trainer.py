@@ -394,7 +394,7 @@ class Trainer:
         self._rows.begin(None, None)  # ranks of this node that train on would wait for this one
         if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
             refuse_to_part(self.world, self.step + 1, leaving=True)
-        self.saved()
-        self.exchange.close()
-        self._dense.close()
-        self.world.forget_close(self.close)
+        with self._saving.closing():
+            self.exchange.close()
+            self._dense.close()
+            self.world.forget_close(self.close)
