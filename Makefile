@@ -24,7 +24,7 @@ help:  ## show this list
 run: $(VENV)/installed  ## train jobs/lm.toml on two compute ranks and a server: under five minutes on two cores
 	@$(BIN)/hybridmpi launch -n 3 -- train jobs/lm.toml $(ARGS)
 
-test: $(VENV)/installed-test  ## run all tests: about a quarter of an hour on two cores
+test: $(VENV)/installed-test  ## run all tests: some eighteen minutes on two cores
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-%: $(VENV)/installed-test  ## run the parallel tests on so many ranks only, as in make test-4

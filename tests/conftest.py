@@ -1,6 +1,8 @@
 """Tests import their helpers (launching.py) from this folder. `--ranks N` limits the parallel tests to N ranks; what is
-written for one other number of ranks is skipped. `-n 2` runs files of tests/single side by side, and no others."""
+written for one other number of ranks is skipped. `-n 2` runs files of tests/single and tests/gpu side by side, and no
+others."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -29,7 +31,10 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_configure(config):
-    """Two workers on two cores: one thread of BLAS each."""
+    """Two workers on two cores: one thread of BLAS each. And a suite that runs in the background of a script, which
+    ignores SIGINT, does not hand this on to what it interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         import numpy  # noqa: F401 - its BLAS is what is limited
         from threadpoolctl import threadpool_limits
@@ -39,14 +44,16 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Files of tests/single go to any worker. Then one worker alone runs what starts ranks, which fill the machine."""
+    """Files of tests/single and tests/gpu go to any worker. Then one worker alone runs what starts ranks, which fill
+    the machine."""
     from xdist.scheduler import LoadScopeScheduling
 
     class SingleThenRanks(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return nodeid.split("::")[0] if nodeid.startswith("tests/single/") else "ranks"
+            alone = nodeid.startswith(("tests/single/", "tests/gpu/"))
+            return nodeid.split("::")[0] if alone else "ranks"
 
-    config.option.loadscopereorder = False  # in the order of testpaths: single comes first
+    config.option.loadscopereorder = False  # in the order of testpaths: these come first
     return SingleThenRanks(config, log)
 
 
