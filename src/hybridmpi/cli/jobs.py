@@ -17,10 +17,10 @@ def run(options: argparse.Namespace) -> int:
 
     Raises UsageError for an unknown kind, and for a file that exists or cannot be written.
     """
-    from hybridmpi.cli.main import nearest
     from hybridmpi.errors import UsageError
     from hybridmpi.training.kinds import KINDS, task_of
     from hybridmpi.training.reference import job_file
+    from hybridmpi.wording import nearest
 
     if options.kind is None:
         for kind in KINDS:

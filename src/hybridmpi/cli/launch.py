@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from hybridmpi.cli import mpirun
 from hybridmpi.errors import LaunchError, UsageError
+from hybridmpi.wording import nearest
 from hybridmpi.world import has_fabric
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -75,7 +76,7 @@ def resolve(command: Sequence[str]) -> list[str]:
 
     Raises UsageError when there is none, or when it is neither a command nor a program.
     """
-    from hybridmpi.cli.main import COMMANDS, nearest
+    from hybridmpi.cli.main import COMMANDS
 
     if not command:
         raise UsageError("no command to start: give one after --, such as hybridmpi launch -n 3 -- train jobs/lm.toml")

@@ -8,13 +8,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
 
 from hybridmpi.errors import HybridMPIError, UsageError
+from hybridmpi.wording import nearest
 
 COMMANDS = {
     "launch": ("hybridmpi.cli.launch", "start a command on several ranks, here or on other hosts"),
@@ -97,14 +96,6 @@ def _run(arguments: list[str]) -> int:
     status = module.run(parser.parse_args(rest))
     sys.stdout.flush()
     return status
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean 'x'?", or the list of what is known where nothing is like `name`. Local."""
-    known = list(known)
-    if close := get_close_matches(name, known, n=1, cutoff=0.6):
-        return f"did you mean '{close[0]}'?"
-    return f"expected one of {', '.join(known)}"
 
 
 class _Parser(argparse.ArgumentParser):

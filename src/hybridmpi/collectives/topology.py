@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from hybridmpi.collectives.hostlist import expand
 from hybridmpi.errors import LaunchError, UsageError
+from hybridmpi.wording import plural
 from hybridmpi.world import World
 
 Source = Literal["job file", "Slurm", "none"]
@@ -57,11 +58,11 @@ class Topology:
 
     def describe(self) -> str:
         """Return one line for the plan: "16 ranks on 4 nodes in 2 supernodes (job file)". Local."""
-        text = f"{_count(len(self.places), 'rank')} on {_count(self.nodes, 'node')}"
+        text = f"{plural(len(self.places), 'rank')} on {plural(self.nodes, 'node')}"
         if self.nodes == 1:
             return text
         source = "no topology known" if self.source == "none" else self.source
-        return f"{text} in {_count(self.supernodes, 'supernode')} ({source})"
+        return f"{text} in {plural(self.supernodes, 'supernode')} ({source})"
 
 
 class Report(NamedTuple):
@@ -196,7 +197,7 @@ def _refuse_missing(missing: dict[str, int], listed: dict[str, int], lists: Sequ
         return _unpadded(name) == _unpadded(host.lower()), len(os.path.commonprefix([name, host.lower()]))
 
     nearest = max(listed, key=nearness)
-    others = f" (nor are {_count(len(missing) - 1, 'other host')})" if len(missing) > 1 else ""
+    others = f" (nor are {plural(len(missing) - 1, 'other host')})" if len(missing) > 1 else ""
     raise UsageError(
         f"[topology] supernodes: host '{host}' of rank {rank} is in none of the lists{others}; expected each host in "
         f"exactly one. The nearest name is {_places([(nearest, listed[nearest])], lists)}: correct it, or add '{host}' "
@@ -240,7 +241,3 @@ def _refuse_split_nodes(reports: Sequence[Report], names: Sequence[str], source:
             f'{mine.node}, but {says} puts one in supernode "{names[before]}" and the other in "{names[index]}"; '
             f"expected one supernode for all ranks of a node: {do}"
         )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

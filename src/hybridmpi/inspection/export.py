@@ -18,7 +18,8 @@ from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.inspection.contents import CARRIED, Contents
 from hybridmpi.inspection.npz import NpzWriter
 from hybridmpi.inspection.stored import StoredArray
-from hybridmpi.inspection.text import human_size, plural
+from hybridmpi.inspection.text import human_size
+from hybridmpi.wording import plural
 
 # Rows of a table are put into their order in memory, so much of them at once.
 SLAB = 16 << 20

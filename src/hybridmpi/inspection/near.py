@@ -11,7 +11,8 @@ from hybridmpi.checkpoint.layout import Progression
 from hybridmpi.errors import UsageError
 from hybridmpi.inspection.contents import Contents, nearest, one_table
 from hybridmpi.inspection.stored import StoredArray
-from hybridmpi.inspection.text import columns, plural, printable
+from hybridmpi.inspection.text import columns, printable
+from hybridmpi.wording import plural
 
 # What is read and multiplied at once.
 SLAB = 1 << 20

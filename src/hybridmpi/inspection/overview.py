@@ -10,8 +10,9 @@ from hybridmpi.checkpoint.generations import generations
 from hybridmpi.checkpoint.layout import MANIFEST_FILE
 from hybridmpi.checkpoint.manifest import read_manifest
 from hybridmpi.inspection.contents import CARRIED, Contents
-from hybridmpi.inspection.text import ago, columns, human_size, plural, shape_text, shorten, when
+from hybridmpi.inspection.text import ago, columns, human_size, shape_text, shorten, when
 from hybridmpi.inspection.tree import Branch, grown
+from hybridmpi.wording import plural
 
 # Sections of meta that have lines of their own, or that `--json` shows.
 TOLD_ELSEWHERE = {"step", "job", "optimizer", "compute_ranks", "words_begin", "alphas"}

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from hybridmpi.wording import plural
+
 # Where words stand in a table, the end of longer ones is left out.
 LONGEST_WORD = 24
 BLOCKS, ASCII_BLOCKS = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
@@ -22,11 +24,6 @@ def human_size(count: int) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-def plural(count: int, what: str) -> str:
-    """Return '1 row', '2,000 rows'. Local."""
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def number(value: float | str | None) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridmpi.planning.modes import Way
 from hybridmpi.sparse.spec import TableSpec
+from hybridmpi.wording import plural
 from hybridmpi.world import World
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ class Plan:
         lines = [line.rstrip() for line in lines]
         kinds = {kind: sum(e.bytes for e in self.entries if e.kind == kind) for kind in ("dense", "sparse")}
         return "\n".join([
-            f"plan: {count(self.compute_ranks, 'compute rank')}, {count(self.servers, 'server')}, "
-            f"{count(self.nodes, 'node')}; {human(kinds['dense'])} dense, {human(kinds['sparse'])} sparse",
+            f"plan: {plural(self.compute_ranks, 'compute rank')}, {plural(self.servers, 'server')}, "
+            f"{plural(self.nodes, 'node')}; {human(kinds['dense'])} dense, {human(kinds['sparse'])} sparse",
             *([f"  {self.topology}"] if self.topology else []),
             *(f"  {line}" for line in lines),
         ])  # fmt: skip
@@ -101,7 +102,7 @@ def make_plan(
         sizes = [n for owner in range(owners) if (n := spec.map(owners).count_of(owner))] or [0]
         dealt = f", {spec.partition}, {min(sizes):,} to {max(sizes):,} rows each" if len(sizes) > 1 else ""
         what = "rows pushed to owners, pulled" if kind == "sparse" else "pushed whole to owners, pulled whole"
-        lives = f"{count(len(sizes), holder)}{dealt}"
+        lives = f"{plural(len(sizes), holder)}{dealt}"
         entries.append(Entry(spec.name, shape, spec.dtype.name, kind, f"{what} by {by}", lives))
 
     for name, p in parameters:
@@ -119,17 +120,12 @@ def make_plan(
         if way == "ps":
             add_rows(spec, shape, "sparse")
             continue
-        travels = f"rows gathered by {count(ranks, 'rank')}"
+        travels = f"rows gathered by {plural(ranks, 'rank')}"
         if way == "allreduce":
             travels = f"whole: {tables.describe_sum(spec.rows * spec.row_bytes)}"
         entries.append(Entry(spec.name, shape, spec.dtype.name, "sparse", travels, "every compute rank"))
     topology = allreduce.topology.describe() if allreduce.topology.supernodes > 1 else ""
     return Plan(tuple(entries), ranks, len(world.servers), world.nodes, topology)
-
-
-def count(number: int, what: str) -> str:
-    """Return '1 server', '2 servers'. Local."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def human(size: float) -> str:

@@ -14,9 +14,10 @@ from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.decide import Decision, decide, possible_ways, predict_modes
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.modes import Mode, Way
-from hybridmpi.planning.plan import count, human
+from hybridmpi.planning.plan import human
 from hybridmpi.planning.predict import Prediction, Seconds, predict
 from hybridmpi.planning.workload import Dense, Sparse, Workload, table_balance
+from hybridmpi.wording import plural
 
 WIDTH = 100
 
@@ -105,10 +106,10 @@ class Outlook:
 
     def __str__(self) -> str:
         machine, w = self.machine, self.workload
-        owners = "the compute ranks hold the rows" if machine.embedded else count(machine.owners, "server")
+        owners = "the compute ranks hold the rows" if machine.embedded else plural(machine.owners, "server")
         link = f", links of {machine.link_rate / 1e6:,.1f} MB/s each way" if machine.nodes > 1 else ""
         return "\n".join([
-            f"{count(machine.nodes, 'node')}, {count(machine.ranks, 'compute rank')}, {owners}{link}; "
+            f"{plural(machine.nodes, 'node')}, {plural(machine.ranks, 'compute rank')}, {owners}{link}; "
             f"{w.units:,.0f} {w.unit} a step",
             *self._together(),
             "",

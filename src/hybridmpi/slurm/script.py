@@ -10,6 +10,7 @@ from hybridmpi.slurm.directives import lines
 from hybridmpi.slurm.known import EVERYWHERE, OF_NODES
 from hybridmpi.slurm.request import Request, roles
 from hybridmpi.slurm.sweep import directories
+from hybridmpi.wording import plural
 
 
 def render(request: Request) -> str:
@@ -32,12 +33,12 @@ def render(request: Request) -> str:
 
 def _head(r: Request) -> str:
     compute, servers = roles(r)
-    what = f"{_count(r.nodes, 'node')} with {_count(r.ranks_per_node, 'rank')} each"
+    what = f"{plural(r.nodes, 'node')} with {plural(r.ranks_per_node, 'rank')} each"
     if r.servers is not None:
-        what += f", and {_count(r.servers.nodes, 'node')} with {_count(r.servers.ranks_per_node, 'server')} each"
+        what += f", and {plural(r.servers.nodes, 'node')} with {plural(r.servers.ranks_per_node, 'server')} each"
     else:
-        what += f": {_count(compute, 'compute rank')}, {_count(servers, 'server')}" if servers else ", no servers"
-    tasks = f", an array of {_count(len(r.tasks), 'task')}" if r.tasks else ""
+        what += f": {plural(compute, 'compute rank')}, {plural(servers, 'server')}" if servers else ", no servers"
+    tasks = f", an array of {plural(len(r.tasks), 'task')}" if r.tasks else ""
     return parts.HEAD.format(
         job=_one_line(r.job_file),
         what=what,
@@ -128,10 +129,6 @@ def _export(name: str, value: str) -> str:
 
 def _arguments(settings: Sequence[str]) -> str:
     return " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" + "s" * (number != 1)
 
 
 def _name(job_file: str) -> str:

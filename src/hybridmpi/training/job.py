@@ -10,7 +10,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -21,6 +20,7 @@ from hybridmpi.roles import Servers
 from hybridmpi.sparse.cache import Policy
 from hybridmpi.training.kinds import KINDS, task_of
 from hybridmpi.training.values import Amount, Count, Mebibytes, Range, Wire, checked, show
+from hybridmpi.wording import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +277,9 @@ def _optimizer(path: str | Path, values: Mapping[str, tuple[Any, str]], default:
 
 def _suggest(name: str, known: Iterable[str], job: Job | None = None) -> str:
     """Return the nearest known name as a question, the section of `job` that has `name`, or all that is known."""
-    known = list(known)
-    if close := get_close_matches(name, known, n=1, cutoff=0.6):
-        return f"did you mean '{close[0]}'?"
-    if job is not None:
+    said = nearest(name, known)
+    if job is not None and not said.startswith("did"):
         for section in fields(job):
             if section.name != "modes" and name in (key.name for key in fields(getattr(job, section.name))):
                 return f"it belongs to [{section.name}]"
-    return f"expected one of {', '.join(known)}"
+    return said

@@ -12,6 +12,7 @@ from hybridmpi.watching import evaluations
 from hybridmpi.watching.history import History
 from hybridmpi.watching.present import QUIET_SECONDS, WINDOW, Present, evaluation_is_due, present, quiet
 from hybridmpi.watching.words import Glyphs, bar, duration, number, scaled, size, sparkline
+from hybridmpi.wording import plural
 
 INDENT = 10
 SIDE_BY_SIDE = 104
@@ -78,8 +79,8 @@ def _title(history: History, place: str) -> str:
     run = history.starts[-1].line
     ranks, servers, nodes = (int(run.get(name, 0)) for name in ("compute_ranks", "servers", "nodes"))
     kind = history.job.get("model", {}).get("kind", "job")
-    where = f"{_count(nodes, 'node')}, {run.get('host', '?')}" + (" and others" if nodes > 1 else "")
-    return f"{place}   {kind}: {_count(ranks, 'compute rank')}, {_count(servers, 'server')}, {where}"
+    where = f"{plural(nodes, 'node')}, {run.get('host', '?')}" + (" and others" if nodes > 1 else "")
+    return f"{place}   {kind}: {plural(ranks, 'compute rank')}, {plural(servers, 'server')}, {where}"
 
 
 def _progress(history: History, now: Present | None, width: int, of: Glyphs) -> str:
@@ -94,13 +95,13 @@ def _progress(history: History, now: Present | None, width: int, of: Glyphs) -> 
 
 
 def _curves(history: History, now: Present, width: int, of: Glyphs) -> list[str]:
-    over = f"the last {_count(min(WINDOW, len(history.recent)), 'step')}"
+    over = f"the last {plural(min(WINDOW, len(history.recent)), 'step')}"
     room = min(80, width - INDENT)
     change = "" if now.change is None else f", {_changed(now.change, now.mean)} the {WINDOW} before"
     losses = history.curves.mean("loss")
     lines = [_label("loss") + f"{number(now.loss)} now; mean of {over} {number(now.mean)}{change}"]
     if history.skipped:
-        lines.append(_label() + f"{_count(history.skipped, 'step')} skipped: something was not finite")
+        lines.append(_label() + f"{plural(history.skipped, 'step')} skipped: something was not finite")
     if curve := sparkline(losses[history.curves.count("step") > 0], room, of):
         lines.append(_label() + curve)
     rate = f"{_whole(now.rate)} {history.unit}/s, {duration(now.seconds)} a step (medians of {over})"
@@ -177,7 +178,7 @@ def _changes(history: History) -> list[str]:
         said.append(f"last checkpoint: step {saved['step']:,}; {stood}")
     if len(history.starts) > 1:
         last = history.starts[-1]
-        again = f", {_count(last.lost, 'step')} done again" if last.lost else ""
+        again = f", {plural(last.lost, 'step')} done again" if last.lost else ""
         said.append(f"started {len(history.starts)} times, last from step {last.line['step']:,}{again}")
     return said
 
@@ -189,10 +190,6 @@ def _whole(rate: float) -> str:
 
 def _label(text: str = "") -> str:
     return text.ljust(INDENT)
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _cut(line: str, width: int) -> str:
