@@ -3,6 +3,9 @@
 Each message says what happened, where (rank, table, step, file), what was expected and what to do next.
 """
 
+STOPPED = 75
+"""Exit code of a run that a signal stopped after a checkpoint: the batch system is to start it again."""
+
 
 class HybridMPIError(Exception):
     """Base of all errors raised by hybridmpi; `exit_code` is what the command line ends with."""

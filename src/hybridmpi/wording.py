@@ -1,4 +1,4 @@
-"""What messages are made of: numbers of things, and the name that somebody may have meant."""
+"""What messages are made of: numbers of things, messages of others, the name that somebody may have meant."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from difflib import get_close_matches
 def plural(count: int, what: str) -> str:
     """Return '1 row', '2,000 rows'. Local."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def one_line(message: object) -> str:
+    """Return a message without its line breaks, which HDF5 and compilers put into theirs. Local."""
+    return " ".join(str(message).split())
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -65,7 +65,8 @@ def test_a_failure_reaches_the_rank_that_commits(tmp_path):
     writer = Behind()
     (tmp_path / "server-001.h5").mkdir()  # in the way of the rename
     writer.write_server(tmp_path, 1, 2, [shard(np.ones((2, 2)))])
-    behind.leave(tmp_path, "server-000.h5", {"record": {"name": "x", "size": 1, "sha256": "", "host": "", "marks": []}})
+    entry = {"name": "server-000.h5", "size": 1, "sha256": "", "host": "", "marks": []}
+    behind.leave(tmp_path, "server-000.h5", {"record": entry, "contents": {}})
     with pytest.raises(CheckpointError, match=r"server-001\.h5: cannot be written"):
         collect(tmp_path, 2, threading.Event())
     for _ in range(2):  # looking does not make it good

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.arrays import namespace
-from hybridmpi.checkpoint.files import FileRecord, Mark
+from hybridmpi.checkpoint.files import FileRecord
 from hybridmpi.checkpoint.layout import TableShard, server_file
+from hybridmpi.checkpoint.manifest import from_entry, to_entry
 from hybridmpi.checkpoint.write import write_server
 from hybridmpi.errors import CheckpointError
 
@@ -77,7 +78,7 @@ class Behind:
                 with suppress(OSError):  # a full disk refuses this too; then `result` says it
                     leave(directory, server_file(server), {"error": str(error)})
                 raise
-            leave(directory, record.name, {"record": asdict(record)})
+            leave(directory, record.name, {"record": to_entry(record), "contents": record.contents})
 
         self.start(write)
 
@@ -129,8 +130,7 @@ def collect(directory: Path, servers: int, given_up: Event) -> list[FileRecord]:
                 raise CheckpointError(f"{directory}: was removed while a checkpoint was written into it; save again")
         if "error" in content:
             raise CheckpointError(content["error"])
-        record = content["record"]
-        records.append(FileRecord(**record | {"marks": tuple(Mark(**mark) for mark in record["marks"])}))
+        records.append(replace(from_entry(content["record"]), contents=content["contents"]))
     for record in records:
         record_path(directory, record.name).unlink()
     return records

@@ -19,6 +19,7 @@ import numpy as np
 
 from hybridmpi.arrays import namespace
 from hybridmpi.errors import CheckpointError
+from hybridmpi.wording import one_line
 
 # What one read or write moves: enough for the disk's full rate, little enough to stay in cache.
 SLAB_BYTES = 4 << 20
@@ -114,7 +115,7 @@ def reading(path: Path) -> Iterator[h5py.File]:
             yield file
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: cannot be read: {_one_line(error)}. Run 'hybridmpi inspect --verify {path.parent}', or "
+            f"{path}: cannot be read: {one_line(error)}. Run 'hybridmpi inspect --verify {path.parent}', or "
             "open an older generation"
         ) from error
 
@@ -133,16 +134,11 @@ def written_aside(path: Path) -> Iterator[Path]:
         sync(path.parent)
     except (OSError, RuntimeError) as error:  # h5py raises RuntimeError where a flush at close fails
         raise CheckpointError(
-            f"{path}: cannot be written on {socket.gethostname()}: {_one_line(error)}. Free space, check the "
+            f"{path}: cannot be written on {socket.gethostname()}: {one_line(error)}. Free space, check the "
             f"permissions of {path.parent} and save again; older generations are untouched"
         ) from error
     finally:
         aside.unlink(missing_ok=True)
-
-
-def _one_line(error: Exception) -> str:
-    """HDF5 puts line breaks into its messages."""
-    return " ".join(str(error).split())
 
 
 def sync(path: Path) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from hybridmpi.doctor import folder, gpu, versions
-from hybridmpi.doctor.finding import Finding, fail, guarded, one_line
+from hybridmpi.doctor.finding import Finding, fail, guarded
+from hybridmpi.wording import one_line
 
 SECONDS = 45
 FAMILIES: dict[str, Callable[[str], list[Finding]]] = {

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hybridmpi.wording import one_line
+
 OK, WARN, FAIL = "ok", "warn", "fail"
 MARK = "hybridmpi-doctor:"
 """Begins each line of a rank that is meant for its supervisor; other lines are what MPI prints."""
@@ -49,11 +51,6 @@ def guarded(what: str, probe: Callable[..., list[Finding]], *arguments: Any) -> 
     except Exception as error:
         text = f"this check itself failed: {type(error).__name__}: {one_line(error)}"
         return [fail(what, text, "if you can run jobs all the same, report this line; otherwise mend what it names")]
-
-
-def one_line(error: object) -> str:
-    """Return a message without its line breaks. Local."""
-    return " ".join(str(error).split())
 
 
 def size_text(size: float) -> str:

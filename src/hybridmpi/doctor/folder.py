@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridmpi.doctor.finding import Finding, fail, ok, one_line, seconds_text, size_text, warn
+from hybridmpi.doctor.finding import Finding, fail, ok, seconds_text, size_text, warn
 from hybridmpi.doctor.machine import GiB
+from hybridmpi.wording import one_line
 
 SMALL_SPACE = GiB
 LEAST_SPACE = 16 << 20

@@ -11,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hybridmpi.doctor.finding import Finding, ok, one_line, warn
+from hybridmpi.doctor.finding import Finding, ok, warn
+from hybridmpi.wording import one_line
 
 SECONDS = 20
 DEVICES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia0")

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hybridmpi.doctor.finding import Finding, fail, ok, one_line
+from hybridmpi.doctor.finding import Finding, fail, ok
 from hybridmpi.doctor.launchers import started_by
 from hybridmpi.errors import LaunchError
+from hybridmpi.wording import one_line
 from hybridmpi.world import load_mpi
 
 THREAD_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")

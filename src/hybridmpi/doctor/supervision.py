@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from hybridmpi.doctor.finding import FAIL, MARK, Finding, fail, one_line, warn
+from hybridmpi.doctor.finding import FAIL, MARK, Finding, fail, warn
+from hybridmpi.wording import one_line
 
 PATIENCE = 30.0
 """Seconds that any one step may take."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridmpi.checkpoint import Checkpoint, newest
-from hybridmpi.errors import CheckpointError, UsageError
+from hybridmpi.errors import STOPPED, CheckpointError, UsageError
 from hybridmpi.planning.modes import Mode
 from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.job import Job
@@ -28,9 +28,6 @@ from hybridmpi.training.sparsity import as_json, as_table
 from hybridmpi.training.trace import Trace
 from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
-
-# Exit code of a run that a signal stopped after a checkpoint: the batch system is to start it again.
-STOPPED = 75
 
 
 def run_job(

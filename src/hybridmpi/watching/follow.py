@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
+from hybridmpi.errors import STOPPED
 from hybridmpi.watching.present import present, quiet
 from hybridmpi.watching.reading import MetricsReader
 from hybridmpi.watching.view import evaluated, plain, state, view
@@ -14,8 +15,6 @@ from hybridmpi.watching.words import glyphs
 
 # A terminal looks for new lines so often; a log gets a line so often, while there is something new.
 REDRAW_SECONDS, LINE_SECONDS = 0.5, 5.0
-# What a job is called to have ended with when a signal stopped it: see training/run.py.
-STOPPED = 75
 
 
 def follow(reader: MetricsReader, place: str, stream: TextIO) -> int:
