@@ -41,7 +41,7 @@ STOREYS = [
 # The steps up: a server rank serves when its world closes, so that every program of a World works on all ranks; and
 # failures names the type of what it ends.
 UPWARDS = {("hybridmpi.world", "hybridmpi.sparse.service"), ("hybridmpi.failures", "hybridmpi.world")}
-LONGEST = 400
+LONGEST = 500
 
 
 def chapter_of(module):
