@@ -32,6 +32,8 @@ class DataError(HybridMPIError):
 class SparseIndexError(HybridMPIError, IndexError):
     """A row index outside its table."""
 
+    exit_code = 2
+
 
 class NonFiniteError(HybridMPIError, ArithmeticError):
     """A loss or a gradient that is NaN or infinite."""

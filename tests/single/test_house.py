@@ -24,6 +24,7 @@ TEXTS = sorted(
 STOREYS = [
     ("errors", "wording"),
     ("arrays", "folders", "kernels", "memory", "recording", "roles", "tags", "traffic", "waiting"),
+    ("inputs",),
     ("failures",),
     ("singletons",),
     ("world",),

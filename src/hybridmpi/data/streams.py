@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridmpi import inputs
 from hybridmpi.data.sharding import block
 from hybridmpi.errors import DataError, UsageError
 
@@ -47,6 +48,9 @@ class Streams:
     """
 
     def __init__(self, tokens: np.ndarray, streams: int, steps: int, rank: int = 0, ranks: int = 1) -> None:
+        tokens = inputs.plain_array(tokens, "tokens")
+        if tokens.ndim != 1 or (len(tokens) and tokens.dtype.kind not in "iu"):
+            raise UsageError(f"tokens of dtype {tokens.dtype}, shape {tokens.shape}: expected one row of integers")
         if streams < 1 or steps < 1:
             raise UsageError(f"{streams} streams of {steps} steps: expected at least 1 of each")
         self.first_stream, self.count = block(streams, rank, ranks)
@@ -101,7 +105,8 @@ def held_out_streams(tokens: np.ndarray, streams: int, steps: int, rank: int = 0
     between equal `streams`, since each stream begins without context; they are the same for any number of ranks. Local.
     Raises DataError for fewer than two words.
     """
-    if len(tokens) < 2:
+    tokens = inputs.plain_array(tokens, "tokens")
+    if tokens.size < 2:
         raise DataError(f"a held-out text of {len(tokens)} words: at least 2 are needed; raise data.held_out")
     streams = max(1, min(streams, (len(tokens) - 1) // steps))
     return Streams(tokens, streams, min(steps, len(tokens) - 1), rank, ranks)

@@ -7,6 +7,7 @@ import numpy as np
 from hybridmpi import autograd
 from hybridmpi.arrays import namespace
 from hybridmpi.autograd import Tensor, draws
+from hybridmpi.autograd.tensor import as_tensor
 from hybridmpi.errors import UsageError
 from hybridmpi.nn.module import Module
 
@@ -21,6 +22,7 @@ class Dropout(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x with dropout, or x itself in evaluation or at rate 0. Local; draws for "dropout"."""
+        x = as_tensor(x, None, "Dropout")
         if not self.training or not self.rate:
             return x
         uniform = draws.generator("dropout").random(x.shape, np.float32)
