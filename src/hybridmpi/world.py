@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridmpi.errors import HybridMPIError, LaunchError, RemoteError
 from hybridmpi.failures import describe, exit_code_of, forget_abort_hook, install_abort_hook, speak
+from hybridmpi.field_types import checks_arguments
 from hybridmpi.memory import keep_freed_memory
 from hybridmpi.recording import Recording
 from hybridmpi.roles import Servers, assign_servers
@@ -94,6 +95,7 @@ class World:
     ranks at once with one message. Without mpirun the world has one rank, which does everything.
     """
 
+    @checks_arguments
     def __init__(
         self,
         servers: Servers = "per-node",

@@ -45,7 +45,8 @@ class Module:
                 first.setdefault(id(part), (names[id(part)], part))
         return list(first.values())
 
-    def initialise(self, seed: int) -> None:
+    @checks_arguments
+    def initialise(self, seed: Seed) -> None:
         """Give every dense parameter its initial values, a function of (seed, dotted name), and its name. Local."""
         for name, parameter in self.named_parameters():
             parameter.name = name

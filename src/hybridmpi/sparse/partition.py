@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Range
 
 Kind = Literal["block", "cyclic"]
+
+Parts = Annotated[int, Range(0, 65_537)]
+"""How many parts a table may be dealt to; 0: one for each owner. Every rank keeps a record of each, and each message
+is divided by them: with so many that takes a good second at the start, and more of them balance nothing any better."""
 
 
 class Piece(NamedTuple):

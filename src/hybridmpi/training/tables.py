@@ -11,6 +11,7 @@ from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import AllReduce
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Natural, Options, Wire
 from hybridmpi.nn import Embedding
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.modes import Way
@@ -18,7 +19,7 @@ from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.sparse.client import Path as PullPath
 from hybridmpi.sparse.gathering import RowGather
 from hybridmpi.sparse.node_sum import Aggregate
-from hybridmpi.sparse.partition import Kind
+from hybridmpi.sparse.partition import Kind, Parts
 from hybridmpi.sparse.reader import RowReader
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.sparse.rows import SparseRows
@@ -31,7 +32,7 @@ from hybridmpi.world import World
 
 
 @dataclass(frozen=True)
-class SparseOptions:
+class SparseOptions(Options):
     """How rows lie at their owners, and travel.
 
     `partition`: how a table's rows are dealt to parts, "cyclic" or "block". `parts`: into how many; 0: one for each
@@ -46,18 +47,13 @@ class SparseOptions:
     """
 
     partition: Kind = "cyclic"
-    parts: int = 0
-    adapt_every: int = 50
-    wire: str = "float32"
+    parts: Parts = 0
+    adapt_every: Natural = 50
+    wire: Wire = "float32"
     aggregate: Aggregate = "auto"
     pull_path: PullPath = "auto"
     prefetch: bool = False
     cache: CacheOptions | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("parts", "adapt_every"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"SparseOptions: {name} = {getattr(self, name)}, expected 0 or more")
 
 
 Stores = list[Table | Replica]
