@@ -200,6 +200,8 @@ def test_check_lists_every_mismatch(tmp_path):
     assert "'e': expected table (11, 3), found table (10, 3)" in text
     with pytest.raises(CheckpointError, match=r"'e': expected optimiser slots \['m'\], found \['m', 'v'\]"):
         opened.check({"w": (4, 2), "b": (1, 3)}, {"e": (10, 3)}, slots=["m"])
+    with pytest.raises(CheckpointError, match=r"'w': expected optimiser slots \['m', 'v'\], found \['m'\]"):
+        opened.check({"w": (4, 2), "b": (1, 3)}, {"e": (10, 3)}, slots=["v", "m"])
 
 
 def test_a_replaced_file_is_named(tmp_path):

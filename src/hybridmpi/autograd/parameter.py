@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hybridmpi.arrays import namespace
+from hybridmpi.arrays import namespace, trained_dtype
 from hybridmpi.autograd.initial import Initial, check_initial, draw
 from hybridmpi.autograd.tensor import Tensor
 from hybridmpi.errors import UsageError
@@ -30,8 +31,8 @@ class Parameter(Tensor):
 
     def __init__(self, shape: tuple[int, ...], init: Initial, dtype: Any = np.float32) -> None:
         check_initial(init, "a Parameter")
-        self.wanted_shape = tuple(shape)
-        self.wanted_dtype = np.dtype(dtype)
+        self.wanted_shape = _checked_shape(shape)
+        self.wanted_dtype = trained_dtype(dtype, f"a Parameter of shape {self.wanted_shape}")
         self.init = init
         self.name = "?"
         self.on_written: Callable[[Parameter], None] | None = None
@@ -159,3 +160,13 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter('{self.name}', shape={self.wanted_shape}, dtype={self.wanted_dtype})"
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    try:
+        found = tuple(operator.index(length) for length in shape)
+    except TypeError:
+        found = None
+    if found is None or min(found, default=0) < 0:
+        raise UsageError(f"a Parameter of shape {shape!r}: expected a tuple of lengths, such as (4, 3)")
+    return found

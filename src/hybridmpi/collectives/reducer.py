@@ -89,7 +89,8 @@ class AllReduce:
     def allocate(self, length: int, dtype: Any) -> np.ndarray:
         """Return a zeroed buffer [length] that is summed where it lies. Local; the same calls on every rank.
 
-        Raises ValueError when the room is used up, or the tags that tell the messages of buffers from each other.
+        dtype: float32 or float64, else UsageError. Raises ValueError when the room is used up, or the tags that tell
+        the messages of buffers from each other.
         """
         if len(self._buffers) + 1 >= TAGS:
             raise ValueError(f"an all-reduce has at most {TAGS - 2} buffers: make them larger")

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hybridmpi import kernels
-from hybridmpi.arrays import namespace
+from hybridmpi.arrays import namespace, trained_dtype
 from hybridmpi.autograd import Tensor, gather_rows, is_recording, pulled_rows
 from hybridmpi.autograd.initial import Initial, check_initial
 from hybridmpi.autograd.tracing import body
@@ -54,7 +54,7 @@ class Embedding(Module):
             raise UsageError(f"Embedding: reduction {reduction!r}: expected 'mean' or 'sum'")
         check_initial(init, f"an Embedding of {rows} x {dim}")
         self.rows, self.dim, self.init, self.reduction = rows, dim, init, reduction
-        self.dtype = np.dtype(dtype)
+        self.dtype = trained_dtype(dtype, f"an Embedding of {rows} x {dim}")
         self.store: Store | None = None
         self._gradients: list[tuple[Any, Any]] = []
 
