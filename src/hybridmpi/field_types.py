@@ -207,10 +207,9 @@ def _as(value: Any, choice: Any, limits: Range, python: bool) -> tuple[bool, Any
         of_limits, of = _parts(get_args(choice)[1])
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             return False, None
-        items = {
-            key: next((f for f in (_as(v, c, of_limits, python) for c in of) if f[0]), None) for key, v in value.items()
-        }
-        return all(items.values()), {key: item and item[1] for key, item in items.items()}
+        found = {key: [_as(item, one, of_limits, python) for one in of] for key, item in value.items()}
+        fitting = {key: one for key, tried in found.items() for fits, one in tried if fits}
+        return fitting.keys() == value.keys(), fitting
     if choice is bool and python and getattr(getattr(value, "dtype", None), "kind", "") == "b" and value.shape == ():
         return True, bool(value)  # numpy's
     if choice in (None, NoneType):
@@ -232,7 +231,7 @@ def _as_number(value: Any, kind: type, limits: Range) -> tuple[bool, Any]:
         return fits, int(value) if fits else None
     try:
         number = float(value) + 0.0  # no negative zero
-        used = struct.unpack("f", struct.pack("f", number))[0]
+        used = struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError:  # beyond float64, or float32
         return False, None
     fits = math.isfinite(used) and limits.holds(number) and (limits.holds(used) or number == limits.low)
@@ -254,7 +253,7 @@ def _why(value: Any, choices: Iterable[Any]) -> str:
         return ""
     try:
         number = float(value)
-        used = struct.unpack("f", struct.pack("f", number))[0]
+        used = struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError:
         return "; it is too large for float32, in which it is used"
     if math.isinf(used):

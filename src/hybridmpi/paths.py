@@ -25,9 +25,7 @@ def expanded(path: str, place: str) -> str:
     found = os.path.expanduser(path)
     if found == path:
         head = path.partition("/")[0]
-        raise UsageError(
-            f"{place} = {path}: there is no home folder for {head}; for a file of that name write ./{head}"
-        )
+        raise UsageError(f"{place} = {path}: no home folder of {head} is known; a file of that name is ./{head}")
     return found
 
 

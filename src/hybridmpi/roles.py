@@ -49,8 +49,8 @@ def _named(servers: tuple[int, ...], ranks: int) -> list[int]:
         raise UsageError(f"servers = {list(servers)}: a rank is named twice")
     if chosen and chosen[-1] >= ranks:
         raise LaunchError(
-            f"servers = {list(servers)}: there is no rank {chosen[-1]}: MPI started {ranks}, 0 to {ranks - 1}. Start as "
-            "many as the list was made for, or name others"
+            f"servers = {list(servers)}: there is no rank {chosen[-1]}: MPI started {ranks}, 0 to {ranks - 1}. Start "
+            "as many as the list was made for, or name others"
         )
     if len(chosen) == ranks:
         raise LaunchError(f"servers = {list(servers)}: all {ranks} ranks would serve; leave one that computes")

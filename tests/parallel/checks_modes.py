@@ -195,7 +195,10 @@ def check_wrong_modes_are_refused(comm):
                 {"modes": {"tabel": "ps"}},
                 "no parameter has such a name; the model has linear.weight, linear.bias, table",
             ),
-            ({"sparse": lambda: hm.SparseOptions(parts=-1)}, "parts = -1, expected 0 or more"),
+            (
+                {"sparse": lambda: hm.SparseOptions(parts=-1)},
+                "parts = -1 (a whole number); expected a whole number, at least 0",
+            ),
             ({"modes": {"linear.*": "allgather"}}, "dense parameters, without rows to gather"),
         ):
             try:

@@ -23,6 +23,8 @@ TEXTS = sorted(
 # Chapters from the ground up: a module may import from its own chapter, and from those that stand before it here.
 STOREYS = [
     ("errors", "wording"),
+    ("paths",),
+    ("field_types",),
     ("arrays", "folders", "kernels", "memory", "recording", "roles", "tags", "traffic", "waiting"),
     ("failures",),
     ("singletons",),

@@ -9,6 +9,7 @@ from hybridmpi.autograd import Parameter
 from hybridmpi.autograd.initial import generator_for
 from hybridmpi.autograd.tracing import Traced
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Seed, checks_arguments
 
 if TYPE_CHECKING:
     from hybridmpi.nn.embedding import Embedding

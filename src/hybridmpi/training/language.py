@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from hybridmpi import data
 from hybridmpi.field_types import Count, FilePath, OptionalPath, Range, Share
 from hybridmpi.models.lm import LanguageModel
+from hybridmpi.models.prediction import Softmax
 from hybridmpi.training.job import CheckpointSection, Job
 from hybridmpi.training.task import Evaluation, Task
 from hybridmpi.world import World
@@ -31,9 +32,7 @@ class ModelSection:
     hidden: Annotated[Count, "LSTM units, projected to width"] = 256
     samples: Annotated[Count, "candidate words of the sampled softmax, drawn anew in every step"] = 1024
     dropout: Annotated[Share, "share of the values dropped before and after the LSTM"] = 0.0
-    softmax: Annotated[
-        Literal["sampled", "full"], '"sampled", or "full": over the whole vocabulary, for small ones'
-    ] = "sampled"
+    softmax: Annotated[Softmax, '"sampled", or "full": over the whole vocabulary, for small ones'] = "sampled"
 
 
 @dataclass(frozen=True, slots=True)

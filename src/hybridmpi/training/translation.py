@@ -15,6 +15,7 @@ from hybridmpi.data.bleu import ORDERS as BLEU_ORDERS
 from hybridmpi.data.parallel import END
 from hybridmpi.field_types import Count, FilePath, OptionalPath, Range, Share
 from hybridmpi.models.nmt import TranslationModel
+from hybridmpi.models.prediction import Softmax
 from hybridmpi.optim import Adagrad
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
 from hybridmpi.training.task import Evaluation, Task
@@ -37,9 +38,7 @@ class ModelSection:
     hidden: Annotated[Count, "LSTM units of the encoder in each direction; the decoder has twice as many"] = 128
     samples: Annotated[Count, "candidate words of the sampled softmax, drawn anew in every step"] = 512
     dropout: Annotated[Share, "share dropped of the encoder's memory and of what words are predicted from"] = 0.0
-    softmax: Annotated[
-        Literal["sampled", "full"], '"sampled", or "full": over the whole vocabulary, for small ones'
-    ] = "sampled"
+    softmax: Annotated[Softmax, '"sampled", or "full": over the whole vocabulary, for small ones'] = "sampled"
 
 
 @dataclass(frozen=True, slots=True)
