@@ -230,7 +230,7 @@ def check_a_replica_that_drifts_is_named(comm):
 
 
 def check_wrong_options_are_refused(comm):
-    error = train(comm, 1, DenseOptions(algorithm="ring"))  # which one node has not
+    error = train(comm, comm.Get_size(), DenseOptions(algorithm="ring"))  # which one node has not
     assert isinstance(error, UsageError) and "'ring' on 1 node" in str(error), error
     for options in ({"wire": "int8"}, {"algorithm": "butterfly"}, {"bucket_bytes": 0}):
         try:

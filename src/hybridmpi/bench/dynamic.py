@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from hybridmpi.bench.measure import (
 from hybridmpi.data import GraphBatches
 from hybridmpi.data.text_file import STANDARD_LIBRARY
 from hybridmpi.errors import DataError
-from hybridmpi.models.tree_lstm import Cell
+from hybridmpi.models.tree_lstm import CELLS
 from hybridmpi.optim import SGD
 from hybridmpi.roles import Servers
 from hybridmpi.training.results import StepResult
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="for tree-lstm: trees in brackets, one a line; by default syntax trees of Python's standard library",
     )
-    parser.add_argument("--cell", choices=get_args(Cell), default="nary", help="of tree-lstm (default %(default)s)")
+    parser.add_argument("--cell", choices=CELLS, default=CELLS[0], help="of tree-lstm (default %(default)s)")
     parser.add_argument("--batch", type=count, nargs="+", default=[1, 16, 64, 256], help="(default 1 16 64 256)")
     parser.add_argument("--hidden", type=count, help="size of a state (default 150 of tree-lstm, 256 of tree-fc)")
     parser.add_argument(

@@ -12,7 +12,7 @@ parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from hybridmpi.models.vertex_classifier import VertexClassifier
 from hybridmpi.nn import Linear, Module
 
 Cell = Literal["nary", "sum"]
+CELLS: tuple[Cell, ...] = get_args(Cell)
 
 State = tuple[Tensor, Tensor]
 """h and c of a vertex, or of n, [n, hidden] each."""

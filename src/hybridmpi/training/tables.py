@@ -59,10 +59,10 @@ class SparseOptions(Options):
 Stores = list[Table | Replica]
 
 
-def in_turn(number: int, parts: int, owners: int) -> tuple[int, ...]:
-    """Return owners in turn for the parts of a table; where there are fewer parts than owners, the next table begins
-    where this one ends. Local."""
-    return tuple((part + number * parts) % owners for part in range(parts))
+def in_turn(number: int, parts: int, owners: int, rows: int) -> tuple[int, ...]:
+    """Return owners in turn for the parts of a table, of which those beyond its rows are left out; where there are
+    fewer parts than owners, the next table begins where this one ends. Local."""
+    return tuple((part + number * parts) % owners for part in range(min(parts, max(rows, 1))))
 
 
 class TableExchange:
@@ -143,7 +143,7 @@ class TableExchange:
         owners = len(self.world.owners)
         if self.ways[self.specs[number].name] != "ps":
             return ()
-        return in_turn(number, parts, owners) if parts else None
+        return in_turn(number, parts, owners, self.specs[number].rows) if parts else None
 
     def repartition(self, number: int, spec: TableSpec) -> int:
         """Deal the rows of a table at owners as `spec` says; return the bytes that travelled. Collective over

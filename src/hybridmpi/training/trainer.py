@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hybridmpi.optim import Optimizer
 from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
-from hybridmpi.sparse.partition import Kind, Parts
+from hybridmpi.sparse.partition import Homes, Kind, Parts
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
@@ -335,7 +335,7 @@ class Trainer:
 
     @checks_arguments
     def repartition(
-        self, name: str, parts: Parts | None = None, homes: Sequence[int] | None = None, kind: Kind | None = None
+        self, name: str, parts: Parts | None = None, homes: Homes | None = None, kind: Kind | None = None
     ) -> int:
         """Deal a table's rows to so many `parts`, at owners in turn or at `homes` (part i at owner homes[i]), block or
         cyclic (`kind`; None: as now); return the bytes that travelled. Collective over compute, between steps.
