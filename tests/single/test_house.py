@@ -23,8 +23,20 @@ TEXTS = sorted(
 # Chapters from the ground up: a module may import from its own chapter, and from those that stand before it here.
 STOREYS = [
     ("errors", "wording"),
-    ("arrays", "folders", "kernels", "memory", "recording", "roles", "tags", "traffic", "waiting"),
-    ("failures",),
+    (
+        "arrays",
+        "folders",
+        "kernel_cache",
+        "kernels",
+        "memory",
+        "recording",
+        "roles",
+        "streams",
+        "tags",
+        "traffic",
+        "waiting",
+    ),
+    ("failures", "kernel_cache"),
     ("singletons",),
     ("world",),
     ("graphs",),
