@@ -26,7 +26,6 @@ STOREYS = [
     (
         "arrays",
         "folders",
-        "kernel_cache",
         "kernels",
         "memory",
         "recording",
