@@ -33,6 +33,10 @@ class SparseIndexError(HybridMPIError, IndexError):
     """A row index outside its table."""
 
 
+class OutOfStepError(HybridMPIError):
+    """Ranks that are in different collectives; all of them raise it."""
+
+
 class NonFiniteError(HybridMPIError, ArithmeticError):
     """A loss or a gradient that is NaN or infinite."""
 

@@ -25,6 +25,7 @@ STOREYS = [
     ("errors", "wording"),
     ("arrays", "folders", "kernels", "memory", "recording", "roles", "traffic", "waiting"),
     ("failures",),
+    ("rendezvous",),
     ("singletons",),
     ("world",),
     ("graphs",),

@@ -22,8 +22,7 @@ from hybridmpi.sparse.asynchronous import AsyncClient
 from hybridmpi.sparse.norms import norm_of
 from hybridmpi.sparse.rows import SparseRows
 from hybridmpi.training.agreement import Report, agree
-from hybridmpi.training.dense import DenseExchange
-from hybridmpi.training.endings import raise_alone, refuse_to_part
+from hybridmpi.training.endings import raise_alone
 from hybridmpi.training.phases import Phases
 from hybridmpi.training.results import StepResult, examples
 
@@ -56,10 +55,9 @@ class Asynchronous:
     """The steps and boundaries of a Trainer whose ranks do not wait for each other. `settle` and `fit` are Collective
     over compute; a step is Local, but waits for owners."""
 
-    def __init__(self, trainer: Trainer, dense: DenseExchange) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.world = trainer, trainer.world
         self.stopped = False
-        self._dense = dense
         self._client: AsyncClient = trainer.service.client
         self._asked_to_stop = False
         self._served = 0.0  # when, by this rank, in the middle of a computation
@@ -202,15 +200,8 @@ class Asynchronous:
         """
         trainer, world = self.trainer, self.world
         self.leave()
-        # To the others this looks like a synchronous step without examples, so that a rank that closes its Trainer
-        # instead is noticed.
-        self._dense.begin_step(0.0)
-        self._dense.end_backward()
         stop = self._asked_to_stop or self._client.stop_seen
-        verdict = agree(world, Report(stop=stop), len(trainer.tables))
-        if verdict.leaving:
-            refuse_to_part(world, trainer.step + 1, leaving=False)
-        self._dense.finish()
+        verdict = agree(world, Report(stop=stop), what="Trainer.settle")
         self.stopped = verdict.stop > 0
         (updates, *_) = trainer.service.call("settle")
         self._client.begin_anew()
