@@ -31,6 +31,7 @@ from hybridmpi.recording import Recording
 from hybridmpi.rendezvous import Gate, Rendezvous
 from hybridmpi.roles import Servers, assign_servers
 from hybridmpi.singletons import refuse_singletons
+from hybridmpi.tags import Tag
 from hybridmpi.waiting import wait_all, wait_until
 
 if TYPE_CHECKING:
@@ -78,13 +79,6 @@ def load_mpi() -> Any:
 def has_fabric() -> bool:
     """Return whether this host has a network device that MPI drives by more than TCP (InfiniBand, Slingshot). Local."""
     return any(os.path.isdir(folder) and os.listdir(folder) for folder in FABRICS)
-
-
-# A server rank that a signal has asked to stop tells compute rank 0 so.
-TAG_STOP = 13
-
-# Nobody sends with this tag: a probe for it finds nothing, but makes MPI move what it has to.
-TAG_OF_NOTHING = 32_000
 
 
 # MPI counts in 32 bits, and Open MPI 5 refuses larger counts also where the standard has calls that take them.
@@ -198,8 +192,8 @@ class World:
 
     def stop_requested(self) -> bool:
         """Return whether this rank was asked to stop; compute rank 0 also speaks for the server ranks. Local."""
-        if not self.asked_to_stop() and self.servers and self.on_root() and self.comm.Iprobe(tag=TAG_STOP):
-            self.comm.recv(tag=TAG_STOP)
+        if not self.asked_to_stop() and self.servers and self.on_root() and self.comm.Iprobe(tag=Tag.STOP):
+            self.comm.Recv(bytearray(), tag=Tag.STOP)
             self.asked_to_stop = lambda: True
         return self.asked_to_stop()
 
@@ -225,7 +219,7 @@ class World:
     def drive(self) -> bool:
         """Let MPI move its messages, and do what this rank owes to others; return whether there was anything of the
         latter. Local."""
-        self.comm.Iprobe(self.rank, TAG_OF_NOTHING)
+        self.comm.Iprobe(self.rank, Tag.NOTHING)
         return self.progress()
 
     def wait_until(self, predicate: Callable[[], Any]) -> None:

@@ -13,15 +13,13 @@ import numpy as np
 from hybridmpi.rendezvous import ROOM
 from hybridmpi.world import World
 
-# The numbers of a report, but for those of its tables.
-FLAGS = 5
-
 
 @dataclass
 class Report:
-    """One rank's side of a step; `loss` is the mean over its `weight` examples, `rows` how many distinct rows it
-    touches of each table."""
+    """One rank's side of a step; `batch`: whether it has one, also of no examples; `loss` is the mean over its `weight`
+    examples, `rows` how many distinct rows it touches of each table."""
 
+    batch: bool = False
     weight: float = 0.0
     loss: float = 0.0
     failed: bool = False
@@ -32,8 +30,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What all ranks now know: sums over the compute ranks; `loss` is the mean over all examples."""
+    """What all ranks now know: sums over the compute ranks; `loss` is the mean over all examples, NaN without any."""
 
+    batch: int
     weight: float
     loss: float
     failed: int
@@ -49,15 +48,17 @@ def agree(world: World, report: Report, tables: int = 0, what: str = "agreement"
     """
     # A non-finite loss must not poison the sum: it is reported by its flag.
     loss = report.loss * report.weight if np.isfinite(report.loss) else 0.0
-    mine = np.zeros(FLAGS + tables)
-    mine[:FLAGS] = report.weight, loss, report.failed, report.nonfinite, report.stop
-    mine[FLAGS : FLAGS + len(report.rows)] = report.rows
+    told = (report.weight, loss, report.batch, report.failed, report.nonfinite, report.stop)
+    mine = np.zeros(len(told) + tables)
+    mine[: len(told)] = told
+    mine[len(told) : len(told) + len(report.rows)] = report.rows
     total = np.empty_like(mine)
     total[:ROOM] = world.meet(what, *mine[:ROOM])
     if len(mine) > ROOM:
         world.wait_all([world.compute.Iallreduce(mine[ROOM:], total[ROOM:])])
-    weight, loss, *flags = total[:FLAGS].tolist()
-    return Verdict(weight, loss / weight if weight else 0.0, *map(int, flags), total[FLAGS:].astype(np.int64))
+    weight, loss, batch, *flags = total[: len(told)].tolist()
+    rows = total[len(told) :].astype(np.int64)
+    return Verdict(int(batch), weight, loss / weight if weight else np.nan, *map(int, flags), rows)
 
 
 class Announcement:

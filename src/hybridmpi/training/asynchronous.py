@@ -22,9 +22,10 @@ from hybridmpi.sparse.asynchronous import AsyncClient
 from hybridmpi.sparse.norms import norm_of
 from hybridmpi.sparse.rows import SparseRows
 from hybridmpi.training.agreement import Report, agree
+from hybridmpi.training.batches import examples, iterator_of
 from hybridmpi.training.endings import raise_alone
 from hybridmpi.training.phases import Phases
-from hybridmpi.training.results import StepResult, examples
+from hybridmpi.training.results import StepResult, loss_of
 
 if TYPE_CHECKING:
     from hybridmpi.training.trainer import Trainer
@@ -69,7 +70,7 @@ class Asynchronous:
     def fit(self, batches: Iterable[Any], steps: int, on_step: Callable[[StepResult], Any] | None) -> StepResult | None:
         """Train until this rank has done `steps` steps, has no batch left, or a stop is requested on any rank; then
         meet the others at a boundary. See Trainer.fit."""
-        iterator, result = iter(batches), None
+        iterator, result = iterator_of(batches), None
         while self.trainer.step < steps:
             try:
                 batch = next(iterator, None)
@@ -104,7 +105,8 @@ class Asynchronous:
             weight, loss = self._compute(batch, phases)
         except (Exception, SystemExit) as error:
             raise_alone(self.world, trainer.step + 1, error)
-        found = ([] if np.isfinite(loss) else [f"the loss is {loss}"]) + (exchange.found if weight else [])
+        found = [] if np.isfinite(loss) or not weight else [f"the loss is {loss}"]
+        found += exchange.found if weight else []
         if trainer.clip and weight and not found:
             found = self._clip(trainer.clip)
         if found and trainer.nonfinite == "stop":
@@ -140,9 +142,8 @@ class Asynchronous:
         try:
             weight = examples(batch)
             if not weight:
-                return 0.0, 0.0
-            loss = trainer.model.loss(batch)
-            value = float(loss.data)
+                return 0.0, math.nan
+            loss, value = loss_of(trainer.model, batch)
             in_pull = exchange.pull_seconds() - pulled
             phases.add("pull", in_pull)
             phases.lap("forward", elsewhere=in_pull)

@@ -24,13 +24,14 @@ from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.ahead import RowsAhead
 from hybridmpi.training.asynchronous import Asynchronous, check_staleness
+from hybridmpi.training.batches import examples
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
 from hybridmpi.training.endings import raise_nonfinite, raise_together
-from hybridmpi.training.guards import require_same_parameters, require_same_values
+from hybridmpi.training.guards import require_same_parameters, require_same_values, require_trainable
 from hybridmpi.training.phases import Phases
 from hybridmpi.training.placement import balance, repartition
-from hybridmpi.training.results import ReadFailure, StepResult, examples
+from hybridmpi.training.results import ReadFailure, StepResult, loss_of
 from hybridmpi.training.saving import Saving, load
 from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
@@ -40,7 +41,9 @@ from hybridmpi.world import World
 class Trainer:
     """Trains a model on all compute ranks. Collective over compute; the servers come along.
 
-    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. In mode
+    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples, a Tensor
+    of one number. How many examples a batch has, by which ranks are weighted, is its `weight` or follows from its
+    container (see training/batches.py). In mode
     "hybrid" its dense parameters become views of flat buckets, summed over the ranks by all-reduce as `dense` says,
     while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The other
     modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every rank
@@ -68,6 +71,7 @@ class Trainer:
         dense: DenseOptions = DenseOptions(),  # noqa: B008 - frozen
         sparse: SparseOptions = SparseOptions(),  # noqa: B008 - frozen
     ) -> None:
+        require_trainable(world, model, optimizer)
         if world.compute is None:
             raise UsageError(f"rank {world.rank} is {world.role}: a Trainer belongs on the compute ranks (see hm.run)")
         if nonfinite not in ("stop", "skip"):
@@ -146,7 +150,9 @@ class Trainer:
         """Train until `steps` steps are done in all, every rank has run out of batches, or a stop is requested on any
         rank; return the last step's result. Collective over compute.
 
-        A rank whose batches end before the others' takes part with weight 0. `on_step` is called after every step, on
+        A rank whose batches end before the others' takes part with weight 0; so does one that gets None in place of a
+        batch, and where all do in one step, training ends. A batch without examples is one like any other: a step in
+        which no rank has any counts, changes nothing, and has NaN as its loss. `on_step` is called after every step, on
         every rank; what it does collectively, all ranks do. With prefetch a batch is read one step ahead: if training
         stops between the two, the next call with the same iterator begins with it.
 
@@ -177,7 +183,7 @@ class Trainer:
 
     def train_step(self, batch: Any, following: Any = None) -> StepResult | None:
         """Do one step with this rank's batch (None: it has none left); return its result, or None, with nothing done,
-        when no rank has a batch. Collective over compute.
+        when no rank has a batch, be it one without examples. Collective over compute.
 
         `following`: the batch of the next step, where it is known: with prefetch its rows are asked for meanwhile.
         Nothing is changed anywhere until all ranks know that all are well: an exception on one rank is raised on all.
@@ -198,13 +204,13 @@ class Trainer:
         if verdict.failed:
             self._dense.finish()  # all ranks take part: nothing of this step may reach the next one
             raise_together(self.world, self.step + 1, failure)
-        skip = verdict.nonfinite > 0
-        if verdict.weight == 0 or skip or self._dense.may_overflow:
+        skip, empty = verdict.nonfinite > 0, verdict.weight == 0
+        if empty or skip or self._dense.may_overflow:
             self._dense.finish()
             phases.lap("allreduce")
-        if verdict.weight == 0:
+        if not verdict.batch:
             return None
-        if not skip and self._dense.may_overflow:
+        if not (skip or empty) and self._dense.may_overflow:
             self.exchange.start(report.weight, report.weight / verdict.weight)
             self.exchange.finish()
             phases.lap("tables")
@@ -212,7 +218,7 @@ class Trainer:
                 skip = True
                 if self.world.on_root():  # all see it alike
                     self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
-        if not skip and (refused := self._exchange_and_update(report, verdict, phases)):
+        if not (skip or empty) and (refused := self._exchange_and_update(report, verdict, phases)):
             skip = True
             if self.world.on_root():
                 self._found.append(refused)
@@ -224,7 +230,7 @@ class Trainer:
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
         self.step += 1
-        if not skip:
+        if not (skip or empty):
             self.sparsity.add(verdict.rows)
         notes = self.adaptation.look(self.step)
         phases.end()
@@ -247,6 +253,7 @@ class Trainer:
         report, failure = Report(stop=bool(self.stop_requested())), None
         pulled = self.exchange.pull_seconds()
         try:
+            report.batch = batch is not None
             if isinstance(batch, ReadFailure):
                 raise batch.error
             report.weight = 0.0 if batch is None else examples(batch)
@@ -259,8 +266,7 @@ class Trainer:
             ready = report.weight and not report.failed
             self._rows.begin(batch if ready else None, following)
             if ready:
-                loss = self.model.loss(batch)
-                report.loss = float(loss.data)
+                loss, report.loss = loss_of(self.model, batch)
                 phases.add("pull", in_pull := self.exchange.pull_seconds() - pulled)
                 phases.lap("forward", elsewhere=in_pull)
                 loss.backward(between=self._dense.progress)
