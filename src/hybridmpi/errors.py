@@ -45,5 +45,9 @@ class CheckpointError(HybridMPIError):
     """A checkpoint that is missing, incomplete, damaged or made for another model."""
 
 
+class DamageError(CheckpointError):
+    """A checkpoint of which some byte is not what was written: another generation may be whole."""
+
+
 class RemoteError(HybridMPIError):
     """An error that another rank raised; the text names that rank."""
