@@ -114,6 +114,11 @@ _hooked: list[World] = []
 _previous_hook: Any = None
 
 
+def open_worlds() -> list[World]:
+    """Return the worlds of this process that are not closed. Local."""
+    return list(_hooked)
+
+
 def install_abort_hook(world: World) -> None:
     """Make an uncaught exception on this rank end all ranks: MPI alone would let the others wait for ever. Local."""
     global _previous_hook
