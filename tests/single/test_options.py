@@ -30,7 +30,7 @@ from hybridmpi.field_types import (
     is_option_type,
     place_of,
 )
-from hybridmpi.optim import SGD, Adagrad, Adam, Momentum
+from hybridmpi.optim import SGD, Adagrad, Adam, Momentum, Optimizer
 from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.job import AllReduceSection, CheckpointSection, SparseSection, TrainingSection, WorldSection
 from hybridmpi.training.tables import SparseOptions
@@ -77,13 +77,20 @@ def entrances():
     return list(found)
 
 
+def is_checked(function):
+    """Return whether the outermost wrapper of a function is that of @checks_arguments."""
+    return getattr(function, "__code__", None) is checks_arguments(example).__code__
+
+
 def options_classes():
-    return sorted({c for c in public() if inspect.isclass(c) and issubclass(c, Options)}, key=lambda c: c.__name__)
+    return sorted(
+        {c for c in public() if inspect.isclass(c) and issubclass(c, (Options, Optimizer))}, key=lambda c: c.__name__
+    )
 
 
 def guarded():
     """Return (function, argument, type) of every argument that is checked."""
-    checking = [f for f in entrances() if hasattr(f, "__wrapped__")]
+    checking = [f for f in entrances() if is_checked(f)]
     return [(f, name, hint) for f in checking for name, hint in argument_types(f).items()]
 
 
@@ -108,7 +115,7 @@ NOT_OPTIONS = {"Report.__init__", "Node.__init__"}
 def test_every_number_and_truth_value_of_a_public_constructor_is_checked():
     """A new one is found here: give it a type of hybridmpi.field_types, and the function @checks_arguments."""
     for function in entrances():
-        if function.__name__ != "__init__" or hasattr(function, "__wrapped__"):
+        if function.__name__ != "__init__" or is_checked(function):
             continue
         for name, hint in argument_types(function).items():
             choices = [hint, *typing.get_args(hint)]

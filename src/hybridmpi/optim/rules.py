@@ -15,7 +15,7 @@ import numpy as np
 from hybridmpi import kernels
 from hybridmpi.arrays import namespace
 from hybridmpi.errors import UsageError
-from hybridmpi.field_types import Amount, Options, Positive, Range, Share
+from hybridmpi.field_types import Amount, Positive, Range, Share, check_fields
 
 State = dict[str, np.ndarray]
 
@@ -26,13 +26,16 @@ MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
-class Optimizer(Options):
+class Optimizer:
     """What all optimisers share. Every field is a finite real number, also as float32; `rate` is above 0."""
 
     name: ClassVar[str]
     slots: ClassVar[tuple[str, ...]] = ()  # the names of the state arrays
 
     rate: Annotated[Positive, "learning rate"]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def new_state(self, like: np.ndarray) -> State:
         """Return the state for parameters `like`: one array of its shape, dtype and kind for each slot. Local."""

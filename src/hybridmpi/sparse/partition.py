@@ -19,7 +19,7 @@ Kind = Literal["block", "cyclic"]
 
 Parts = Annotated[int, Range(0, 65_537)]
 """How many parts a table may be dealt to; 0: one for each owner. Every rank keeps a record of each, and each message
-is divided by them: with so many that takes a fifth of a second for a table, and more of them balance nothing any better."""
+is divided by them. So many take a fifth of a second for a table, and more of them balance nothing any better."""
 
 Homes = Annotated[tuple[int, ...], Range(0)]
 """The owner of each part of a table."""
