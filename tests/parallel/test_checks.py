@@ -37,7 +37,7 @@ def test_ranks_of_a_node_together(ranks):
 
 @pytest.mark.mpi(ranks=[1, 3, 5])
 def test_training(ranks):
-    run_checks(ranks, "checks_training")
+    run_checks(ranks, "checks_training", "checks_batches", "checks_misuse")
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3])

@@ -23,8 +23,9 @@ TEXTS = sorted(
 # Chapters from the ground up: a module may import from its own chapter, and from those that stand before it here.
 STOREYS = [
     ("errors", "wording"),
-    ("arrays", "folders", "kernels", "memory", "recording", "roles", "traffic", "waiting"),
-    ("failures",),
+    ("arrays", "folders", "kernels", "memory", "recording", "roles", "streams", "tags", "traffic", "waiting"),
+    ("failures", "kernel_cache"),
+    ("rendezvous",),
     ("singletons",),
     ("world",),
     ("graphs",),

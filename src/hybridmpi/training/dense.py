@@ -80,13 +80,13 @@ class DenseExchange:
             for part in bucket.slices:
                 by_name[part.name].attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
 
-    def begin_step(self, weight: float) -> None:
-        """Forget the last step's gradients, and tell the others how many examples this rank has. Collective over
-        compute; does not wait."""
+    def begin_step(self, weight: float, step: int, trainer: int) -> None:
+        """Forget the last step's gradients, and tell the others how many examples this rank has in `step` of so
+        manieth `trainer` of the world. Collective over compute; does not wait."""
         for parameter in self._parameters:
             parameter.begin_step()
         self._reset()
-        self._weight, self._announcement = weight, Announcement(self.world, weight)
+        self._weight, self._announcement = weight, Announcement(self.world, weight, step, trainer)
         self._in_backward = True
 
     def _reset(self) -> None:
@@ -184,13 +184,8 @@ class DenseExchange:
         has the same bits, so all return the same. Local."""
         return self.may_overflow and any(kernels.nonfinite_count(bucket.gradients) for bucket in self.buckets)
 
-    def leave(self) -> None:
-        """Take part in the announcement of a step that this rank does not take. Collective over compute."""
-        self._announcement = Announcement(self.world, 0.0)
-
     def close(self) -> None:
         """Free the memory and the communicators. Collective over compute."""
-        self.world.wait_until(lambda: self._announcement.total() is not None)
         self.world.remove_progress(self.progress)
         # The model outlives the memory that the ranks share.
         for bucket in self.buckets:

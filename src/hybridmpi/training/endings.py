@@ -1,4 +1,4 @@
-"""What ends training on all ranks alike: a failure on one, a value that is not finite, ranks that part."""
+"""What ends training on all ranks alike: a failure on one, a value that is not finite."""
 
 from __future__ import annotations
 
@@ -27,19 +27,6 @@ def raise_alone(world: World, step: int, failure: BaseException) -> NoReturn:
     # A fault in the user's own code: its traceback says most.
     failure.add_note(f"hybridmpi: this was rank {world.rank} in step {step}")
     raise failure
-
-
-def refuse_to_part(world: World, step: int, leaving: bool) -> None:
-    """Raise on every rank, since some have ended training and the others would wait for them for ever. Collective over
-    compute."""
-    everybody = world.gather((world.rank, leaving))
-    gone = ", ".join(str(rank) for rank, left in everybody if left)
-    error = HybridMPIError(
-        f"step {step}: rank {gone} has left the training (returned from main, or closed the Trainer) while others take "
-        "another step. Every compute rank takes the same steps: use Trainer.fit, or train_step(None) on a rank without "
-        "data"
-    )
-    raise_alike(world, error)
 
 
 def raise_nonfinite(world: World, step: int, found: Sequence[str]) -> None:
