@@ -35,12 +35,20 @@ class SparseIndexError(HybridMPIError, IndexError):
     exit_code = 2
 
 
+class OutOfStepError(HybridMPIError):
+    """Ranks that are in different collectives; all of them raise it."""
+
+
 class NonFiniteError(HybridMPIError, ArithmeticError):
     """A loss or a gradient that is NaN or infinite."""
 
 
 class CheckpointError(HybridMPIError):
     """A checkpoint that is missing, incomplete, damaged or made for another model."""
+
+
+class DamageError(CheckpointError):
+    """A checkpoint of which some byte is not what was written: another generation may be whole."""
 
 
 class RemoteError(HybridMPIError):

@@ -23,9 +23,12 @@ TEXTS = sorted(
 # Chapters from the ground up: a module may import from its own chapter, and from those that stand before it here.
 STOREYS = [
     ("errors", "wording"),
-    ("arrays", "folders", "kernels", "memory", "recording", "roles", "tags", "traffic", "waiting"),
+    ("paths",),
+    ("field_types",),
+    ("arrays", "folders", "kernels", "memory", "recording", "roles", "streams", "tags", "traffic", "waiting"),
     ("inputs",),
-    ("failures",),
+    ("failures", "kernel_cache"),
+    ("rendezvous",),
     ("singletons",),
     ("world",),
     ("graphs",),

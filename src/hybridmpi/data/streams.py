@@ -10,6 +10,7 @@ import numpy as np
 from hybridmpi import inputs
 from hybridmpi.data.sharding import block
 from hybridmpi.errors import DataError, UsageError
+from hybridmpi.field_types import Count, Natural, checks_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,11 @@ class Streams:
     Raises UsageError for sizes below 1 or an impossible rank; DataError for a text shorter than one batch.
     """
 
-    def __init__(self, tokens: np.ndarray, streams: int, steps: int, rank: int = 0, ranks: int = 1) -> None:
+    @checks_arguments
+    def __init__(self, tokens: np.ndarray, streams: Count, steps: Count, rank: Natural = 0, ranks: Count = 1) -> None:
         tokens = inputs.plain_array(tokens, "tokens")
         if tokens.ndim != 1 or (len(tokens) and tokens.dtype.kind not in "iu"):
             raise UsageError(f"tokens of dtype {tokens.dtype}, shape {tokens.shape}: expected one row of integers")
-        if streams < 1 or steps < 1:
-            raise UsageError(f"{streams} streams of {steps} steps: expected at least 1 of each")
         self.first_stream, self.count = block(streams, rank, ranks)
         length = (len(tokens) - 1) // streams if len(tokens) else 0
         if length < steps:
@@ -98,7 +98,8 @@ class Streams:
         )
 
 
-def held_out_streams(tokens: np.ndarray, streams: int, steps: int, rank: int = 0, ranks: int = 1) -> Streams:
+@checks_arguments
+def held_out_streams(tokens: np.ndarray, streams: Count, steps: Count, rank: Natural = 0, ranks: Count = 1) -> Streams:
     """Return streams for one pass over a held-out text of at least two words; shorter texts get fewer and shorter ones.
 
     With n words, n - 1 can be predicted, of which the pass leaves out at most streams - 1. Perplexities compare only

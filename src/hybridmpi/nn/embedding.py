@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from hybridmpi.autograd import Tensor, gather_rows, is_recording, pulled_rows
 from hybridmpi.autograd.initial import Initial, check_initial
 from hybridmpi.autograd.tracing import body
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, Natural, checks_arguments
 from hybridmpi.inputs import integers
 from hybridmpi.nn.module import Module
 from hybridmpi.sparse.rows import SparseRows, distinct_row_ids, row_ids
@@ -41,18 +42,15 @@ class Embedding(Module):
 
     is_table = True
 
+    @checks_arguments
     def __init__(
         self,
-        rows: int,
-        dim: int,
+        rows: Natural,
+        dim: Count,
         init: Initial = ("uniform", -0.1, 0.1),
-        reduction: str = "mean",
+        reduction: Literal["mean", "sum"] = "mean",
         dtype: Any = np.float32,
     ) -> None:
-        if rows < 0 or dim < 1:
-            raise UsageError(f"Embedding: {rows} rows of {dim}: expected rows >= 0 and dim >= 1")
-        if reduction not in ("mean", "sum"):
-            raise UsageError(f"Embedding: reduction {reduction!r}: expected 'mean' or 'sum'")
         check_initial(init, f"an Embedding of {rows} x {dim}")
         self.rows, self.dim, self.init, self.reduction = rows, dim, init, reduction
         self.dtype = trained_dtype(dtype, f"an Embedding of {rows} x {dim}")

@@ -10,6 +10,7 @@ from hybridmpi import autograd
 from hybridmpi.autograd import Tensor
 from hybridmpi.autograd.tensor import as_tensor
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, checks_arguments
 from hybridmpi.inputs import integers
 from hybridmpi.nn.embedding import Embedding
 
@@ -20,9 +21,8 @@ class LogUniform:
     P(id) = log(1 + 1 / (id + 1)) / log(rows + 1); `samples` ids are drawn at a time, with repetition.
     """
 
-    def __init__(self, rows: int, samples: int) -> None:
-        if rows < 1 or samples < 1:
-            raise UsageError(f"LogUniform: {samples} samples of {rows} rows: expected both to be at least 1")
+    @checks_arguments
+    def __init__(self, rows: Count, samples: Count) -> None:
         self.rows, self.samples = rows, samples
 
     def draw(self, generator: np.random.Generator) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any
 from hybridmpi.checkpoint import Checkpoint, newest
 from hybridmpi.errors import STOPPED, CheckpointError, UsageError
 from hybridmpi.planning.modes import Mode
+from hybridmpi.streams import say
 from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import task_of
@@ -128,11 +129,11 @@ class Run:
     def read(self, name: str, function: Callable[[], Any]) -> Any:
         """Let rank 0 read data from `name`, tell of it, and send them to the others. Collective over compute."""
         if self.root:
-            print(f"reading {name} ...", flush=True)
+            say(f"reading {name} ...")
         started = time.perf_counter()
         found = self.world.from_root(function)
         if self.root:
-            print(f"{found} ({time.perf_counter() - started:.1f} s)", flush=True)
+            say(f"{found} ({time.perf_counter() - started:.1f} s)")
         return found
 
     def _newest(self) -> str | None:
@@ -140,7 +141,7 @@ class Run:
         root = self.job.checkpoint.directory
         found = newest(root)
         if found is None:
-            print(f"no checkpoint in {root} yet: from the start", flush=True)
+            say(f"no checkpoint in {root} yet: from the start")
         return None if found is None else str(found)
 
     def _open_metrics(self, after: int | None) -> Metrics:
@@ -190,14 +191,14 @@ class Run:
             )
         self.trainer.load(path)
         if self.root:
-            print(f"resumed from {path}: step {self.trainer.step:,}", flush=True)
+            say(f"resumed from {path}: step {self.trainer.step:,}")
         return meta
 
     def train(self) -> int:
         """Train to the end, evaluate and save; return the exit code. Collective over compute."""
         job, world, trainer = self.job, self.world, self.trainer
         if self.root:
-            print(trainer.plan, flush=True)
+            say(str(trainer.plan))
             self.metrics.write("run", **self._description())
         first_step, started = trainer.step, time.perf_counter()
         # Steps and batches count together: every rank takes part in every step, and skipped steps count too.
@@ -355,6 +356,6 @@ def inspect_command(directory: Path) -> str:
     try:
         directory = directory.relative_to(Path.cwd())
         shown = str(Path(shown).relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, OSError):  # elsewhere, or the current folder is gone
         pass
     return f"{shown} inspect {shlex.quote(str(directory))}"

@@ -202,6 +202,7 @@ def load(trainer: Trainer, path: Path) -> dict[str, Any]:
             {name: array.shape for name, array in parameters.items()},
             {table.name: (table.rows, table.dim) for table in trainer.tables},
             trainer.optimizer.slots,
+            {n: array.dtype for n, array in parameters.items()} | {t.name: t.dtype for t in trainer.tables},
         )
         return saved.directory, saved.meta, saved.read_dense(), saved.carried()
 
@@ -243,14 +244,12 @@ def _shares(replicas: list[Replica], rank: int, ranks: int) -> list[TableShard]:
 def _read_replicas(directory: Path, replicas: list[Replica]) -> None:
     """Read the whole of the tables that this rank holds."""
     from hybridmpi.checkpoint import Checkpoint
+    from hybridmpi.checkpoint.layout import Progression
 
     saved = Checkpoint.open(directory)
     for replica in replicas:
         shard = replica.shard
-        values, state = saved.read_rows(replica.name, 0, 1, replica.rows)
-        shard.values[...] = values
-        for slot, array in shard.state.items():
-            array[...] = state[slot]
+        saved.read_into(replica.name, [(Progression(0, 1, replica.rows), shard.values, shard.state)])
 
 
 def _gather_carried(trainer: Trainer) -> dict[str, np.ndarray]:
