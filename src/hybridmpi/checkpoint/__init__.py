@@ -1,8 +1,8 @@
 """Checkpoints: HDF5 files of many ranks that become one generation by their manifest, whole or absent.
 
 Writing: `begin`, then `write_server` and `write_dense` on the ranks that hold the data, then `commit`, then `prune`.
-`Behind` writes copies in a thread, `collect` waits for its files. Reading: `newest`, `candidates`, `Checkpoint.open`. Checking:
-`verify`. Everything here is local: who calls what when is the caller's.
+`Behind` writes copies in a thread, `collect` waits for its files. Reading: `newest`, `candidates`, `Checkpoint.open`.
+Checking: `verify`. Everything here is local: who calls what when is the caller's.
 """
 
 from hybridmpi.checkpoint.behind import Behind, collect

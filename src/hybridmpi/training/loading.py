@@ -12,6 +12,7 @@ import numpy as np
 from hybridmpi.errors import CheckpointError, DamageError, UsageError
 from hybridmpi.failures import raise_alike
 from hybridmpi.planning.modes import Way
+from hybridmpi.streams import write
 from hybridmpi.training.placement import restore_partitions
 
 if TYPE_CHECKING:
@@ -42,15 +43,12 @@ def load(trainer: Trainer, path: Path, accept: Accept = lambda directory, meta, 
             continue
         saving.half_loaded = None
         if damage and world.on_root():
-            _warn("\n  ".join(["damaged, and left out:", *damage]) + f"\ngoing on from {directory}")
+            said = "\n  ".join(["damaged, and left out:", *damage])
+            write(sys.stderr, f"hybridmpi: warning: {said}\ngoing on from {directory}\n")
         return meta
     alone = len(found) == len(damage) == 1
     said = damage[0] if alone else f"{path}: no checkpoint there is whole:\n  " + "\n  ".join(damage)
     return raise_alike(world, DamageError(said))
-
-
-def _warn(text: str) -> None:
-    print(f"hybridmpi: warning: {text}", file=sys.stderr, flush=True)
 
 
 def _load_one(trainer: Trainer, directory: Path, accept: Accept) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from hybridmpi.checkpoint.generations import generations
 from hybridmpi.checkpoint.layout import MANIFEST_FILE
 from hybridmpi.errors import STOPPED, CheckpointError, UsageError
 from hybridmpi.planning.modes import Mode
+from hybridmpi.streams import say
 from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import task_of
@@ -140,11 +141,11 @@ class Run:
     def read(self, name: str, function: Callable[[], Any]) -> Any:
         """Let rank 0 read data from `name`, tell of it, and send them to the others. Collective over compute."""
         if self.root:
-            print(f"reading {name} ...", flush=True)
+            say(f"reading {name} ...")
         started = time.perf_counter()
         found = self.world.from_root(function)
         if self.root:
-            print(f"{found} ({time.perf_counter() - started:.1f} s)", flush=True)
+            say(f"{found} ({time.perf_counter() - started:.1f} s)")
         return found
 
     def _newest(self) -> str | None:
@@ -152,7 +153,7 @@ class Run:
         root = self.job.checkpoint.directory
         if any((directory / MANIFEST_FILE).exists() for directory in generations(root)):
             return root
-        print(f"no checkpoint in {root} yet: from the start", flush=True)
+        say(f"no checkpoint in {root} yet: from the start")
         return None
 
     def _open_metrics(self, after: int | None) -> Metrics:
@@ -170,7 +171,7 @@ class Run:
         """Go on from a checkpoint and return its meta."""
         meta = load(self.trainer, Path(path), self._accept)
         if self.root:
-            print(f"resumed from {path}: step {self.trainer.step:,}", flush=True)
+            say(f"resumed from {path}: step {self.trainer.step:,}")
         return meta
 
     def _accept(self, path: Path, meta: Mapping[str, Any], words: list[str] | None) -> None:
@@ -206,7 +207,7 @@ class Run:
         """Train to the end, evaluate and save; return the exit code. Collective over compute."""
         job, world, trainer = self.job, self.world, self.trainer
         if self.root:
-            print(trainer.plan, flush=True)
+            say(str(trainer.plan))
             self.metrics.write("run", **self._description())
         first_step, started = trainer.step, time.perf_counter()
         # Steps and batches count together: every rank takes part in every step, and skipped steps count too.
@@ -372,6 +373,6 @@ def inspect_command(directory: Path) -> str:
     try:
         directory = directory.relative_to(Path.cwd())
         shown = str(Path(shown).relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, OSError):  # elsewhere, or the current folder is gone
         pass
     return f"{shown} inspect {shlex.quote(str(directory))}"

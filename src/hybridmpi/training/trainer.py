@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,23 @@ import numpy as np
 
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
-from hybridmpi.errors import UsageError
+from hybridmpi.errors import OutOfStepError, UsageError
+from hybridmpi.field_types import Amount, Count, Natural, Seed, checks_arguments
 from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
-from hybridmpi.sparse.partition import Kind
+from hybridmpi.sparse.partition import Homes, Kind, Parts
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.ahead import RowsAhead
-from hybridmpi.training.asynchronous import Asynchronous, check_staleness
+from hybridmpi.training.asynchronous import Asynchronous, Staleness, check_staleness
 from hybridmpi.training.batches import examples
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
-from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
+from hybridmpi.training.endings import Nonfinite, raise_nonfinite, raise_together
 from hybridmpi.training.guards import require_same_parameters, require_same_values, require_trainable
 from hybridmpi.training.loading import load
 from hybridmpi.training.phases import Phases
@@ -57,27 +59,24 @@ class Trainer:
     leaves out that rank's step alone.
     """
 
+    @checks_arguments
     def __init__(
         self,
         world: World,
         model: Module,
         optimizer: Optimizer,
-        seed: int = 1,
+        seed: Seed = 1,
         mode: Mode = "hybrid",
         modes: Mapping[str, Mode] | None = None,
-        clip: float = 0.0,
-        nonfinite: str = "stop",
-        staleness: float = 0,
+        clip: Amount = 0.0,
+        nonfinite: Nonfinite = "stop",
+        staleness: Staleness = 0,
         dense: DenseOptions = DenseOptions(),  # noqa: B008 - frozen
         sparse: SparseOptions = SparseOptions(),  # noqa: B008 - frozen
     ) -> None:
         require_trainable(world, model, optimizer)
         if world.compute is None:
             raise UsageError(f"rank {world.rank} is {world.role}: a Trainer belongs on the compute ranks (see hm.run)")
-        if nonfinite not in ("stop", "skip"):
-            raise UsageError(f"nonfinite = {nonfinite!r}: expected 'stop' or 'skip'")
-        if clip < 0:
-            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the gradient")
         self.world, self.model, self.optimizer = world, model, optimizer
         self.seed, self.clip, self.nonfinite = seed, clip, nonfinite
         self.step = 0
@@ -85,39 +84,40 @@ class Trainer:
         self._stopped = False
         self.stop_requested: Callable[[], bool] = lambda: False
 
-        model.initialise(seed)
-        parameters, embeddings = model.parameters_in_order(), model.named_tables()
-        said = repr((mode, modes, optimizer, seed, clip, nonfinite, staleness, dense, sparse))
-        require_same_parameters(world, [*parameters, *embeddings], said)
-        ways, movable = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
-        check_staleness(staleness, ways)
-        self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
-        self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
-        served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
-        self.exchange = TableExchange(
-            world,
-            embeddings,
-            served,
-            ways,
-            optimizer,
-            seed,
-            sparse,
-            lambda nbytes: dense.open(world, nbytes),
-            norms=clip > 0 and not staleness,
-            staleness=staleness,
-        )
-        self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
-        self.sparsity = Sparsity(self.exchange)
-        self.adaptation = Adaptation(
-            self.exchange,
-            self.sparsity,
-            movable,
-            optimizer,
-            Transport(self.exchange.aggregates, sparse.wire, dense.wire, together=self._rows.together),
-            sparse.adapt_every,
-        )
-        self._asynchronous = Asynchronous(self, self._dense) if staleness else None
-        self._saving = Saving(self)
+        with world.within("Trainer(...)"):
+            model.initialise(seed)
+            parameters, embeddings = model.parameters_in_order(), model.named_tables()
+            said = repr((mode, modes, optimizer, seed, clip, nonfinite, staleness, dense, sparse))
+            require_same_parameters(world, [*parameters, *embeddings], said)
+            ways, movable = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
+            check_staleness(staleness, ways)
+            self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
+            self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
+            served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
+            self.exchange = TableExchange(
+                world,
+                embeddings,
+                served,
+                ways,
+                optimizer,
+                seed,
+                sparse,
+                lambda nbytes: dense.open(world, nbytes),
+                norms=clip > 0 and not staleness,
+                staleness=staleness,
+            )
+            self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
+            self.sparsity = Sparsity(self.exchange)
+            self.adaptation = Adaptation(
+                self.exchange,
+                self.sparsity,
+                movable,
+                optimizer,
+                Transport(self.exchange.aggregates, sparse.wire, dense.wire, together=self._rows.together),
+                sparse.adapt_every,
+            )
+            self._asynchronous = Asynchronous(self) if staleness else None
+            self._saving = Saving(self)
         self._closed = False
         world.on_close(self.close)
 
@@ -143,8 +143,9 @@ class Trainer:
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
+    @checks_arguments
     def fit(
-        self, batches: Iterable[Any], steps: int, on_step: Callable[[StepResult], Any] | None = None
+        self, batches: Iterable[Any], steps: Natural, on_step: Callable[[StepResult], Any] | None = None
     ) -> StepResult | None:
         """Train until `steps` steps are done in all, every rank has run out of batches, or a stop is requested on any
         rank; return the last step's result. Collective over compute.
@@ -158,6 +159,7 @@ class Trainer:
         With staleness a rank does `steps` of its own, or fewer if it runs out of batches or gets None, while the others
         go on; the end of `fit` is a boundary, see `settle`. `on_step` must do nothing collective then.
         """
+        self._require_open("fit")
         if self._asynchronous is not None:
             return self._asynchronous.fit(batches, steps, on_step)
         source = self._rows.batches(batches)
@@ -187,6 +189,7 @@ class Trainer:
         Nothing is changed anywhere until all ranks know that all are well: an exception on one rank is raised on all.
         With staleness a step is Local: an exception is raised on this rank, and the result is of its own examples.
         """
+        self._require_open("train_step")
         if self._asynchronous is not None:
             return self._asynchronous.step(batch)
         started = time.perf_counter()
@@ -198,8 +201,6 @@ class Trainer:
         phases.lap("wait", elsewhere=self._dense.after)
         phases.add("allreduce", self._dense.after)
         self._stopped = verdict.stop > 0
-        if verdict.leaving:
-            refuse_to_part(self.world, self.step + 1, leaving=False)
         if verdict.failed:
             self._dense.finish()  # all ranks take part: nothing of this step may reach the next one
             raise_together(self.world, self.step + 1, failure)
@@ -259,7 +260,7 @@ class Trainer:
             self._saving.check()
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
-        self._dense.begin_step(report.weight)
+        self._dense.begin_step(report.weight, self.step + 1, self.service.number)
         self.exchange.begin_step()
         try:
             ready = report.weight and not report.failed
@@ -269,6 +270,8 @@ class Trainer:
                 phases.add("pull", in_pull := self.exchange.pull_seconds() - pulled)
                 phases.lap("forward", elsewhere=in_pull)
                 loss.backward(between=self._dense.progress)
+        except OutOfStepError:
+            raise  # on all ranks, which are elsewhere: there is nothing to agree on
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
         self._rows.end()
@@ -313,6 +316,20 @@ class Trainer:
             require_same_values(self.world, self.buckets, self.step + 1)
         return ""
 
+    def _within(self, method: str) -> AbstractContextManager[None]:
+        """Let every rank call a method together. Collective over compute."""
+        self._require_open(method)
+        if self._asynchronous is not None:
+            self._asynchronous.leave()  # others may be held back for this one's clock, and must come here
+        return self.world.within(f"Trainer.{method}")
+
+    def _require_open(self, method: str) -> None:
+        if self._closed:
+            raise UsageError(
+                f"Trainer.{method}: this Trainer is closed, and its tables are gone: make another one, and load what "
+                "this one has saved"
+            )
+
     @property
     def synchronous(self) -> bool:
         """Whether all ranks take every step together."""
@@ -324,14 +341,16 @@ class Trainer:
         Synchronous training is always settled. With staleness this is a boundary, as are `fit`, `save` and `load`:
         afterwards all ranks see the same parameters, `step` is the largest of the ranks' own.
         """
-        if self._asynchronous is not None:
-            self._asynchronous.settle()
+        with self._within("settle"):
+            if self._asynchronous is not None:
+                self._asynchronous.settle()
 
     def staleness(self) -> dict[int, int]:
         """Return {staleness: pushes}: how many pushes owners applied, so far, after so many updates of others since
         the rank had pulled. Each owner's pushes count; nothing where training is synchronous. Collective over compute;
         a boundary."""
-        return {} if self._asynchronous is None else self._asynchronous.staleness()
+        with self._within("staleness"):
+            return {} if self._asynchronous is None else self._asynchronous.staleness()
 
     def traffic(self) -> dict[str, int]:
         """Return the bytes this rank has moved so far, by category. Local."""
@@ -341,8 +360,9 @@ class Trainer:
 
     # -- where rows lie --------------------------------------------------------------------------------------------
 
+    @checks_arguments
     def repartition(
-        self, name: str, parts: int | None = None, homes: Sequence[int] | None = None, kind: Kind | None = None
+        self, name: str, parts: Parts | None = None, homes: Homes | None = None, kind: Kind | None = None
     ) -> int:
         """Deal a table's rows to so many `parts`, at owners in turn or at `homes` (part i at owner homes[i]), block or
         cyclic (`kind`; None: as now); return the bytes that travelled. Collective over compute, between steps.
@@ -350,39 +370,45 @@ class Trainer:
         Training goes on as if nothing had moved. Raises UsageError, before anything moves, for a name that is none of a
         table at owners and for what is no partition.
         """
-        self.settle()
-        return repartition(self, name, parts, homes, kind)
+        with self._within("repartition"):
+            self.settle()
+            return repartition(self, name, parts, homes, kind)
 
     def balance(self) -> str:
         """Move parts of tables between owners if the most loaded one then has clearly less to do, by what was pushed to
         each part since the last call; return why, or why not, in words. Collective over compute, between steps."""
-        self.settle()
-        return balance(self)
+        with self._within("balance"):
+            self.settle()
+            return balance(self)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
+    @checks_arguments
     def save(
-        self, root: str | Path, keep: int = 2, meta: dict | None = None, words: Any = None, behind: bool = False
+        self, root: str | Path, keep: Count = 2, meta: dict | None = None, words: Any = None, behind: bool = False
     ) -> Path:
         """Write a checkpoint below `root` and return its directory; keep the newest `keep`. Collective over compute.
 
         `meta`: JSON values of the caller's, such as the data position; `words`: the vocabulary. It is whole or absent.
         `behind`: only copy now, and write while training goes on; the next save, load, close or `saved` waits for it.
         """
-        self.settle()
-        return self._saving.save(Path(root), keep, meta or {}, words, behind)
+        with self._within("save"):
+            self.settle()
+            return self._saving.save(Path(root), keep, meta or {}, words, behind)
 
     def saved(self) -> Path | None:
         """Wait for the checkpoint that is written behind; return its directory, or None. Collective over compute."""
-        return self._saving.finish()
+        with self._within("saved"):
+            return self._saving.finish()
 
     def load(self, path: str | Path) -> dict[str, Any]:
         """Continue from a checkpoint, or the newest whole one below `path`, written by any number of ranks; return its
         meta. Collective over compute. Raises DamageError, and trains no more before another load, where some byte of
         the one that was named, or of all below `path`, is not what was written."""
-        self.settle()
-        self.saved()
-        return load(self, Path(path))
+        with self._within("load"):
+            self.settle()
+            self.saved()
+            return load(self, Path(path))
 
     def dense_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
         """Return (dense parameters by name, optimiser state by slot and name) as live views; of parameters that lie at
@@ -395,14 +421,11 @@ class Trainer:
         """Free the tables; the model has no rows after it. A second call does nothing. Collective over compute."""
         if self._closed:
             return
-        self._closed = True
-        if self._asynchronous is not None:
-            self._asynchronous.close()
-        self._dense.leave()
-        self._rows.begin(None, None)  # ranks of this node that train on would wait for this one
-        if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
-            refuse_to_part(self.world, self.step + 1, leaving=True)
-        with self._saving.closing():
-            self.exchange.close()
-            self._dense.close()
-            self.world.forget_close(self.close)
+        with self._within("close"):
+            self._closed = True
+            if self._asynchronous is not None:
+                self._asynchronous.close()
+            with self._saving.closing():
+                self.exchange.close()
+                self._dense.close()
+                self.world.forget_close(self.close)
