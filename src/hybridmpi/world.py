@@ -27,6 +27,7 @@ import numpy as np
 from hybridmpi import kernel_cache
 from hybridmpi.errors import LaunchError, RemoteError, UsageError
 from hybridmpi.failures import describe, end_all, exit_code_of, forget_abort_hook, install_abort_hook, open_worlds
+from hybridmpi.field_types import checks_arguments
 from hybridmpi.kernel_cache import VARIABLE
 from hybridmpi.memory import keep_freed_memory
 from hybridmpi.recording import Recording
@@ -100,6 +101,7 @@ class World:
     ranks at once with one message. Without mpirun the world has one rank, which does everything.
     """
 
+    @checks_arguments
     def __init__(
         self,
         servers: Servers = "per-node",

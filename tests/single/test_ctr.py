@@ -105,6 +105,10 @@ def test_gradients_are_those_of_differences():
 def test_no_examples_and_impossible_models():
     model, batch = model_and_batch(0)
     assert model.evaluate(batch).shape == (0,)
-    for tables, features in (({}, 3), ({"item": 3}, 0)):
-        with pytest.raises(UsageError, match="expected at least 1 of each"):
+    for tables, features, said in (
+        ({}, 3, "no tables"),
+        ({"item": 3}, 0, "features = 0 "),
+        ({"item": 0}, 3, "tables = "),
+    ):
+        with pytest.raises(UsageError, match=f"ClickModel.*{said}.*expected"):
             ClickModel(tables, features)

@@ -193,7 +193,7 @@ def test_batches_are_of_about_equal_length_and_go_on_anywhere():
         assert batch.position == expected.position and np.array_equal(batch.target, expected.target)
     with pytest.raises(DataError, match="no held-out pairs"):
         held_out_pair_batches(pairs_of([]), 3)
-    with pytest.raises(UsageError, match="batches of 0"):
+    with pytest.raises(UsageError, match=r"PairBatches\.sentences = 0 "):
         PairBatches(pairs, 0, 1)
 
 

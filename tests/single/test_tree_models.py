@@ -149,7 +149,7 @@ def test_multiplications_are_counted():
 
 
 def test_what_tree_lstm_refuses():
-    with pytest.raises(UsageError, match="cell 'mean': expected 'nary' or 'sum'"):
+    with pytest.raises(UsageError, match=r'TreeLSTM\.cell = "mean" .*expected "nary" or "sum"'):
         TreeLSTM(WORDS, LABELS, cell="mean")
     with pytest.raises(UsageError, match="pulls 'word'"):
         graphs = from_brackets(["(1 (0 a) (2 b))"], {})

@@ -45,7 +45,7 @@ def loss_of(model: Module, batch: Any) -> tuple[Tensor, float]:
     """Return what `model.loss` returns for a batch, and its value. Local. Raises UsageError unless it is a Tensor of
     one number."""
     loss = model.loss(batch)
-    if not isinstance(loss, Tensor) or loss.size != 1 or loss.dtype.kind != "f":
+    if not isinstance(loss, Tensor) or loss.size != 1:
         found = f"{loss!r}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise UsageError(
             f"{type(model).__name__}.loss(batch) returned {found}: expected a Tensor of one number, the mean loss over "
