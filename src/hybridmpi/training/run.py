@@ -18,7 +18,7 @@ from hybridmpi.checkpoint.generations import generations
 from hybridmpi.checkpoint.layout import MANIFEST_FILE
 from hybridmpi.errors import STOPPED, CheckpointError, UsageError
 from hybridmpi.planning.modes import Mode
-from hybridmpi.streams import say
+from hybridmpi.streams import say, write
 from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import task_of
@@ -30,6 +30,7 @@ from hybridmpi.training.progress import Progress
 from hybridmpi.training.sparsity import as_json, as_table
 from hybridmpi.training.trace import Trace
 from hybridmpi.training.trainer import StepResult, Trainer
+from hybridmpi.wording import plural
 from hybridmpi.world import World
 
 
@@ -209,7 +210,7 @@ class Run:
         if self.root:
             say(str(trainer.plan))
             self.metrics.write("run", **self._description())
-        first_step, started = trainer.step, time.perf_counter()
+        first_step, skipped_before, started = trainer.step, trainer.skipped, time.perf_counter()
         # Steps and batches count together: every rank takes part in every step, and skipped steps count too.
         batches = self.batches(first_step)
         while trainer.step < job.training.steps:
@@ -226,16 +227,22 @@ class Run:
             self._say(self.trace.said)
         if trainer.stopped:
             directory = self._save()
-            self._end(seconds)
+            self._end(seconds, trainer.skipped - skipped_before)
+            self._warn_of_skipped(trainer.step - first_step, trainer.skipped - skipped_before)
             self._say(f"stopped by a signal after step {trainer.step:,}; checkpoint {directory}; --resume continues it")
             return STOPPED
         if job.training.evaluate != 0 and self.evaluated != trainer.step:
             self._evaluate()
         directory = self._save()
-        self._end(seconds)
-        done = trainer.step - first_step
+        done, skipped = trainer.step - first_step, trainer.skipped - skipped_before
+        self._end(seconds, skipped)
         examples = self.examples if trainer.synchronous else sum(world.gather(self.examples))
-        self._say(f"trained {done:,} steps, {examples:,} {self.task.unit} in {seconds:.1f} s, evaluations and all")
+        left_out = f", {skipped:,} of them skipped" if skipped else ""
+        self._say(
+            f"trained {plural(done, 'step')}{left_out}, {examples:,} {self.task.unit} in {seconds:.1f} s, evaluations "
+            "and all"
+        )
+        self._warn_of_skipped(done, skipped)
         if counts := self._record_staleness():
             self._say(describe_staleness(counts))
         if job.metrics_path:
@@ -244,12 +251,22 @@ class Run:
         world.barrier()
         return 0
 
-    def _end(self, seconds: float) -> None:
-        """Record and say what the run was like."""
+    def _warn_of_skipped(self, done: int, skipped: int) -> None:
+        """Say on stderr that steps, or all of them, have changed nothing."""
+        if self.root and skipped:
+            # With staleness, ranks skip steps of their own.
+            of = f"{skipped:,} of {plural(done, 'step')}" if skipped < done else f"all of {plural(done, 'step')}"
+            if not self.trainer.synchronous:
+                of = f"{plural(skipped, 'step')} of single ranks"
+            warning = f"hybridmpi: warning: {of} skipped, since something was not finite: the model has learned nothing"
+            write(sys.stderr, f"{warning} from them; lower the learning rate, or set training.clip\n")
+
+    def _end(self, seconds: float, skipped: int) -> None:
+        """Record and say what the run was like; `skipped` steps have changed nothing."""
         alphas = self.trainer.sparsity.so_far()
         if self.root:
             about = {"step": self.trainer.step, "seconds": round(seconds, 3), "stopped": self.trainer.stopped}
-            self.metrics.write("end", **about, sparsity=as_json(alphas))
+            self.metrics.write("end", **about, skipped=skipped, sparsity=as_json(alphas))
             if alphas:
                 self._say(as_table(alphas, self.trainer.exchange))
 
