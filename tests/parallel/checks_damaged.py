@@ -14,7 +14,7 @@ import hybridmpi as hm
 from hybridmpi.checkpoint import verify
 from hybridmpi.errors import CheckpointError, HybridMPIError
 
-# Parts of files as a manifest names them: (a file whose name begins so, a part that contains this, what a message says).
+# Parts of files as a manifest names them: (how the file begins, what is in the name of the part, what a message says).
 PLACES = (
     ("server", "/tables/embedding/values", "parameter 'embedding', rows "),
     ("server", "/tables/output/state/accumulator", "parameter 'output', its state 'accumulator', rows "),
