@@ -10,13 +10,19 @@ from hybridmpi.cli.job import add_job
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_job(parser)
-    parser.add_argument(
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument(
         "--resume",
         nargs="?",
         const="",
         metavar="PATH",
         help="continue from a checkpoint, or from the newest in a directory of them; without PATH from the newest in "
         "checkpoint.directory, or from the start while there is none (then after the job file)",
+    )
+    begin.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start over: remove the checkpoints in checkpoint.directory, and the metrics, of an earlier run",
     )
     parser.add_argument(
         "--trace",
@@ -60,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     def main(world):
         from hybridmpi.training.run import run_job
 
-        return run_job(world, job, options.resume, options.trace, options.trace_steps)
+        return run_job(world, job, options.resume, options.trace, options.trace_steps, options.fresh)
 
     code = run_world(main, servers=job.servers, asked_to_stop=stop) or 0
     stop.ignore()
