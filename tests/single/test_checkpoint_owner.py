@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from hybridmpi import checkpoint
 from hybridmpi.checkpoint import owner
 from hybridmpi.errors import CheckpointError, UsageError
+from hybridmpi.training.run import refuse_old_run
 
 
 @pytest.fixture(autouse=True)
@@ -163,3 +165,29 @@ def test_only_generations_of_this_run_are_pruned(tmp_path):
     assert removed == [8, 4, 2]
     assert (tmp_path / "away" / "server-000.h5").exists()
     assert sorted(int(path.name[5:]) for path in tmp_path.glob("step-*")) == [0, 1, 3, 5, 6, 7, 9, 10]
+
+
+def test_what_an_earlier_run_left_is_not_taken_the_place_of(tmp_path):
+    root, metrics = tmp_path / "run", tmp_path / "metrics.jsonl"
+    job = SimpleNamespace(checkpoint=SimpleNamespace(directory=str(root)), metrics_path=str(metrics))
+    for resume in (None, "", str(tmp_path / "other")):
+        refuse_old_run(job, resume)  # nothing there
+    metrics.write_text("")
+    (root / "step-00000005").mkdir(parents=True)  # a first checkpoint that was cut off
+    refuse_old_run(job, None)
+    metrics.write_text("{}\n")
+    with pytest.raises(UsageError, match=r"metrics\.jsonl holds the metrics of an earlier run: --resume .*--fresh"):
+        refuse_old_run(job, None)
+    refuse_old_run(job, "")
+    job.metrics_path = os.devnull
+    refuse_old_run(job, None)
+    directory = checkpoint.begin(root, 7, "a")
+    checkpoint.commit(directory, 7, [checkpoint.write_dense(directory, {}, {}, {}, {})], {})
+    with pytest.raises(
+        UsageError, match=r"run holds checkpoints \(step-00000007\) of an earlier run: --resume goes on"
+    ):
+        refuse_old_run(job, None)
+    with pytest.raises(UsageError, match=r"--resume .*other is none of them: --resume without a path"):
+        refuse_old_run(job, str(tmp_path / "other"))
+    for resume in ("", str(root), str(directory), str(directory / "dense.h5"), f"{root}/../run"):
+        refuse_old_run(job, resume)

@@ -116,6 +116,8 @@ class Run:
                 "sparse.parts and no search"
             )
         self.trainer = self.open_trainer()
+        if self.world.from_root(lambda: Path(job.checkpoint.directory).is_dir()):
+            self.trainer.own(job.checkpoint.directory)  # before reading: another run prunes there
         found = self._resume(resume) if resume is not None else {}
         self.tuning = self._search(found.get("search")) if job.sparse.search else None
         self.trainer.own(job.checkpoint.directory)
