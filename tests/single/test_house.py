@@ -23,7 +23,7 @@ TEXTS = sorted(
 # Chapters from the ground up: a module may import from its own chapter, and from those that stand before it here.
 STOREYS = [
     ("errors", "wording"),
-    ("arrays", "folders", "kernels", "memory", "recording", "roles", "tags", "traffic", "waiting"),
+    ("arrays", "folders", "kernels", "memory", "recording", "roles", "signals", "tags", "traffic", "waiting"),
     ("failures",),
     ("rendezvous",),
     ("singletons",),

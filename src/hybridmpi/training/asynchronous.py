@@ -204,6 +204,7 @@ class Asynchronous:
         stop = self._asked_to_stop or self._client.stop_seen
         verdict = agree(world, Report(stop=stop), what="Trainer.settle")
         self.stopped = verdict.stop > 0
+        trainer.note_stop(self.stopped)
         (updates, *_) = trainer.service.call("settle")
         self._client.begin_anew()
         # A request that has come since then is told anew.
