@@ -167,7 +167,7 @@ class Trainer:
             self._warn(f"fit(steps={steps}): {self.step} steps are done already, and `steps` counts them all")
         before = self.step
         result = self._fit(batches, steps, on_step)
-        if self.step == before < steps and not self.stopped:
+        if self.step == before < steps and not self.stopped and self.synchronous:
             self._warn("fit has done no step: no rank had a batch. An iterator is used up after its first pass")
         self._last = result or self._last
         return self._last
@@ -200,12 +200,6 @@ class Trainer:
         """Whether a request to stop was seen on any rank; the same on all ranks, with staleness at a boundary."""
         return self._stopped if self._asynchronous is None else self._asynchronous.stopped
 
-    def note_stop(self, stop: bool) -> None:
-        """Remember whether any rank wants to stop, and that it was a signal for the end of the program. Local."""
-        self._stopped = stop
-        if stop and self.stop_requested == self.world.stop_requested:
-            self.world.stopped = True
-
     def train_step(self, batch: Any, following: Any = None) -> StepResult | None:
         """Do one step with this rank's batch (None: it has none left); return its result, or None, with nothing done,
         when no rank has a batch, be it one without examples. Collective over compute.
@@ -225,7 +219,8 @@ class Trainer:
         verdict = agree(self.world, report, len(self.tables))
         phases.lap("wait", elsewhere=self._dense.after)
         phases.add("allreduce", self._dense.after)
-        self.note_stop(verdict.stop > 0)
+        self._stopped = verdict.stop > 0
+        self.world.stopped |= verdict.signal > 0
         if verdict.failed:
             self._dense.finish()  # all ranks take part: nothing of this step may reach the next one
             raise_together(self.world, self.step + 1, failure)
@@ -277,6 +272,7 @@ class Trainer:
         """Forward and backward on this rank; never raises, so that every rank reaches the agreement."""
         draws.begin_step(self.seed, self.step, self.world.compute.Get_rank())
         report, failure = Report(stop=bool(self.stop_requested())), None
+        report.signal = report.stop and self.world.stop_requested()
         pulled = self.exchange.pull_seconds()
         try:
             report.batch = batch is not None
