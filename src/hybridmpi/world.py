@@ -24,14 +24,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybridmpi import kernel_cache
 from hybridmpi.errors import STOPPED, LaunchError, RemoteError, UsageError
-from hybridmpi.failures import describe, exit_code_of, forget_abort_hook, install_abort_hook, open_worlds, speak
+from hybridmpi.failures import describe, end_all, exit_code_of, forget_abort_hook, install_abort_hook, open_worlds
+from hybridmpi.field_types import checks_arguments
+from hybridmpi.kernel_cache import VARIABLE
 from hybridmpi.memory import keep_freed_memory
 from hybridmpi.recording import Recording
 from hybridmpi.rendezvous import Gate, Rendezvous
 from hybridmpi.roles import Servers, assign_servers
 from hybridmpi.signals import StopRequest
 from hybridmpi.singletons import refuse_singletons
+from hybridmpi.streams import ensure_streams, write
 from hybridmpi.tags import Tag
 from hybridmpi.waiting import wait_all, wait_until
 
@@ -98,6 +102,7 @@ class World:
     ranks at once with one message. Without mpirun the world has one rank, which does everything.
     """
 
+    @checks_arguments
     def __init__(
         self,
         servers: Servers = "per-node",
@@ -105,6 +110,7 @@ class World:
         nodes_of_ranks: Callable[[int], int] | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        ensure_streams()
         mpi = load_mpi()
         self.mpi = mpi
         launch = mpi.COMM_WORLD if comm is None else comm
@@ -162,6 +168,8 @@ class World:
         self.leaders = self._split(0 if leads else undefined, "leaders")
         share_cores(self.node)
         keep_freed_memory()
+        if kernel_cache.note and self.rank == 0:
+            write(sys.stderr, f"hybridmpi: {kernel_cache.note}; name one that all hosts can write by {VARIABLE}\n")
 
     def _split(self, color: int, name: str) -> MPI.Intracomm | None:
         comm = self.comm.Split(color, key=self.rank)
@@ -372,10 +380,7 @@ class World:
 
         Ranks that know less, or the same as rank 0, give it the word for a moment.
         """
-        sys.stdout.flush()
-        if error is not None:
-            speak(self, error)
-        self.comm.Abort(exit_code)
+        end_all(self, error, exit_code)
 
     def serve(self) -> None:
         """Serve this server rank's rows until the compute ranks close the world. Collective over the server ranks."""
@@ -413,8 +418,14 @@ class World:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
         if error is None or (isinstance(error, SystemExit) and not error.code):
-            self.close()
-        elif self.size > 1:
+            try:
+                self.close()
+                return
+            except BaseException as failure:
+                if self.size == 1:
+                    raise
+                error = failure
+        if self.size > 1:
             self.abort(error, exit_code_of(error))
 
 

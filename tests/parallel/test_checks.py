@@ -52,6 +52,12 @@ def test_cache_and_rows_that_move(ranks):
 
 
 @pytest.mark.any_mpi
+@pytest.mark.mpi(ranks=[1, 3])
+def test_state_of_resumed_runs(ranks):
+    run_checks(ranks, "checks_state")
+
+
+@pytest.mark.any_mpi
 @pytest.mark.mpi(ranks=[1, 3, 4])
 def test_modes(ranks):
     """Two servers at most, as for the cache."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from hybridmpi import kernel_cache
 from hybridmpi.doctor.finding import Finding, fail, ok, size_text, warn
 
 GiB = 1 << 30
@@ -174,6 +175,8 @@ def _variables(environment: Mapping[str, str]) -> Finding:
 def _numba_cache() -> Finding:
     """Where numba keeps compiled kernels: NUMBA_CACHE_DIR, else beside the source, else the user's cache folder."""
     what = "numba's cache"
+    if kernel_cache.note:
+        return warn(what, kernel_cache.note, "export NUMBA_CACHE_DIR=DIRECTORY that all hosts can write")
     beside = Path(find_spec("hybridmpi").submodule_search_locations[0]) / "sparse" / "__pycache__"
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "numba"
     named = os.environ.get("NUMBA_CACHE_DIR")

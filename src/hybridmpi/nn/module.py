@@ -9,6 +9,7 @@ from hybridmpi.autograd import Parameter
 from hybridmpi.autograd.initial import generator_for
 from hybridmpi.autograd.tracing import Traced
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Seed, checks_arguments
 
 if TYPE_CHECKING:
     from hybridmpi.nn.embedding import Embedding
@@ -52,7 +53,8 @@ class Module:
                 first.setdefault(id(part), (names[id(part)], part))
         return list(first.values())
 
-    def initialise(self, seed: int) -> None:
+    @checks_arguments
+    def initialise(self, seed: Seed) -> None:
         """Give every dense parameter its initial values, a function of (seed, dotted name), and its name. Local."""
         for name, parameter in self.named_parameters():
             parameter.name = name

@@ -48,8 +48,8 @@ def agree(world: World, report: Report, tables: int = 0, what: str = "agreement"
 
     `tables`: of how many every report counts rows, also one that has counted none. `what`: see World.meet.
     """
-    # A non-finite loss must not poison the sum: it is reported by its flag.
-    loss = report.loss * report.weight if np.isfinite(report.loss) else 0.0
+    # That one is not finite is told by its flag. The mean is then NaN: it is not that of the other ranks.
+    loss = report.loss * report.weight if np.isfinite(report.loss) else np.nan
     told = (report.weight, loss, report.batch, report.failed, report.nonfinite, report.stop, report.signal)
     mine = np.zeros(len(told) + tables)
     mine[: len(told)] = told

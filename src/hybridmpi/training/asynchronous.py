@@ -10,13 +10,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.autograd import draws
 from hybridmpi.errors import NonFiniteError, UsageError
+from hybridmpi.field_types import Range
 from hybridmpi.planning.modes import Way
 from hybridmpi.sparse.asynchronous import AsyncClient
 from hybridmpi.sparse.norms import norm_of
@@ -34,16 +35,12 @@ if TYPE_CHECKING:
 # looks so often whether there is anything to do for them.
 SERVE_SECONDS = 1e-3
 
+Staleness = Annotated[int, Range(0, unbounded=True)]
+"""Steps that a rank may be ahead of the slowest one: 0 is synchronous, math.inf asynchronous without a bound."""
 
-def check_staleness(staleness: float, ways: Mapping[str, Way]) -> None:
-    """Raise UsageError unless `staleness` is 0, a whole number of steps or math.inf, and, if not 0, every parameter's
-    way is "ps". Local."""
-    number = isinstance(staleness, (int, float)) and not isinstance(staleness, bool)
-    if not number or not (staleness >= 0 and staleness in (math.inf, staleness // 1)):
-        raise UsageError(
-            f"staleness = {staleness!r}: expected 0 (synchronous), how many steps a rank may be ahead of the slowest "
-            "one, or math.inf (asynchronous: no bound)"
-        )
+
+def check_staleness(staleness: Staleness, ways: Mapping[str, Way]) -> None:
+    """Raise UsageError unless `staleness` is 0, or every parameter's way is "ps". Local."""
     elsewhere = [f"'{name}' ({way})" for name, way in ways.items() if way != "ps"]
     if staleness and elsewhere:
         raise UsageError(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError
 from hybridmpi.failures import describe, raise_alike
 from hybridmpi.world import World
+
+Nonfinite = Literal["stop", "skip"]
+"""What is done about a loss or a gradient that is not finite: all ranks stop, or leave out that step."""
 
 
 def raise_together(world: World, step: int, failure: BaseException | None) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from hybridmpi.checkpoint import Checkpoint, newest
 from hybridmpi.errors import STOPPED, CheckpointError, UsageError
 from hybridmpi.planning.modes import Mode
+from hybridmpi.streams import say, write
 from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import task_of
@@ -27,6 +28,7 @@ from hybridmpi.training.progress import Progress
 from hybridmpi.training.sparsity import as_json, as_table
 from hybridmpi.training.trace import Trace
 from hybridmpi.training.trainer import StepResult, Trainer
+from hybridmpi.wording import plural
 from hybridmpi.world import World
 
 
@@ -127,11 +129,11 @@ class Run:
     def read(self, name: str, function: Callable[[], Any]) -> Any:
         """Let rank 0 read data from `name`, tell of it, and send them to the others. Collective over compute."""
         if self.root:
-            print(f"reading {name} ...", flush=True)
+            say(f"reading {name} ...")
         started = time.perf_counter()
         found = self.world.from_root(function)
         if self.root:
-            print(f"{found} ({time.perf_counter() - started:.1f} s)", flush=True)
+            say(f"{found} ({time.perf_counter() - started:.1f} s)")
         return found
 
     def _newest(self) -> str | None:
@@ -139,7 +141,7 @@ class Run:
         root = self.job.checkpoint.directory
         found = newest(root)
         if found is None:
-            print(f"no checkpoint in {root} yet: from the start", flush=True)
+            say(f"no checkpoint in {root} yet: from the start")
         return None if found is None else str(found)
 
     def _open_metrics(self, after: int | None) -> Metrics:
@@ -189,16 +191,16 @@ class Run:
             )
         self.trainer.load(path)
         if self.root:
-            print(f"resumed from {path}: step {self.trainer.step:,}", flush=True)
+            say(f"resumed from {path}: step {self.trainer.step:,}")
         return meta
 
     def train(self) -> int:
         """Train to the end, evaluate and save; return the exit code. Collective over compute."""
         job, world, trainer = self.job, self.world, self.trainer
         if self.root:
-            print(trainer.plan, flush=True)
+            say(str(trainer.plan))
             self.metrics.write("run", **self._description())
-        first_step, started = trainer.step, time.perf_counter()
+        first_step, skipped_before, started = trainer.step, trainer.skipped, time.perf_counter()
         # Steps and batches count together: every rank takes part in every step, and skipped steps count too.
         batches = self.batches(first_step)
         while trainer.step < job.training.steps:
@@ -215,16 +217,22 @@ class Run:
             self._say(self.trace.said)
         if trainer.stopped:
             directory = self._save()
-            self._end(seconds)
+            self._end(seconds, trainer.skipped - skipped_before)
+            self._warn_of_skipped(trainer.step - first_step, trainer.skipped - skipped_before)
             self._say(f"stopped by a signal after step {trainer.step:,}; checkpoint {directory}; --resume continues it")
             return STOPPED
         if job.training.evaluate != 0 and self.evaluated != trainer.step:
             self._evaluate()
         directory = self._save()
-        self._end(seconds)
-        done = trainer.step - first_step
+        done, skipped = trainer.step - first_step, trainer.skipped - skipped_before
+        self._end(seconds, skipped)
         examples = self.examples if trainer.synchronous else sum(world.gather(self.examples))
-        self._say(f"trained {done:,} steps, {examples:,} {self.task.unit} in {seconds:.1f} s, evaluations and all")
+        left_out = f", {skipped:,} of them skipped" if skipped else ""
+        self._say(
+            f"trained {plural(done, 'step')}{left_out}, {examples:,} {self.task.unit} in {seconds:.1f} s, evaluations "
+            "and all"
+        )
+        self._warn_of_skipped(done, skipped)
         if counts := self._record_staleness():
             self._say(describe_staleness(counts))
         if job.metrics_path:
@@ -233,12 +241,22 @@ class Run:
         world.barrier()
         return 0
 
-    def _end(self, seconds: float) -> None:
-        """Record and say what the run was like."""
+    def _warn_of_skipped(self, done: int, skipped: int) -> None:
+        """Say on stderr that steps, or all of them, have changed nothing."""
+        if self.root and skipped:
+            # With staleness, ranks skip steps of their own.
+            of = f"{skipped:,} of {plural(done, 'step')}" if skipped < done else f"all of {plural(done, 'step')}"
+            if not self.trainer.synchronous:
+                of = f"{plural(skipped, 'step')} of single ranks"
+            warning = f"hybridmpi: warning: {of} skipped, since something was not finite: the model has learned nothing"
+            write(sys.stderr, f"{warning} from them; lower the learning rate, or set training.clip\n")
+
+    def _end(self, seconds: float, skipped: int) -> None:
+        """Record and say what the run was like; `skipped` steps have changed nothing."""
         alphas = self.trainer.sparsity.so_far()
         if self.root:
             about = {"step": self.trainer.step, "seconds": round(seconds, 3), "stopped": self.trainer.stopped}
-            self.metrics.write("end", **about, sparsity=as_json(alphas))
+            self.metrics.write("end", **about, skipped=skipped, sparsity=as_json(alphas))
             if alphas:
                 self._say(as_table(alphas, self.trainer.exchange))
 
@@ -354,6 +372,6 @@ def inspect_command(directory: Path) -> str:
     try:
         directory = directory.relative_to(Path.cwd())
         shown = str(Path(shown).relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, OSError):  # elsewhere, or the current folder is gone
         pass
     return f"{shown} inspect {shlex.quote(str(directory))}"

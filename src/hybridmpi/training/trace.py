@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridmpi.errors import HybridMPIError, UsageError
+from hybridmpi.field_types import Count, checks_arguments
 from hybridmpi.recording import Recording
 from hybridmpi.sparse.clocks import Reading, read_clock, show_clock
 from hybridmpi.tags import Tag
@@ -32,7 +33,10 @@ class Trace:
     Raises UsageError, before anything is recorded, when the file cannot be written or all of the steps are done.
     """
 
-    def __init__(self, trainer: Trainer, path: str | Path, first: int | None = None, last: int | None = None) -> None:
+    @checks_arguments
+    def __init__(
+        self, trainer: Trainer, path: str | Path, first: Count | None = None, last: Count | None = None
+    ) -> None:
         self.trainer, self.world, self.path = trainer, trainer.world, Path(path)
         self.first = trainer.step + 1 + WARM_UP if first is None else first
         self.last = self.first + STEPS - 1 if last is None else last

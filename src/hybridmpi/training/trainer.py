@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,22 @@ import numpy as np
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
 from hybridmpi.errors import OutOfStepError, UsageError
+from hybridmpi.field_types import Amount, Count, Natural, Seed, checks_arguments
 from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
-from hybridmpi.sparse.partition import Kind
+from hybridmpi.sparse.partition import Homes, Kind, Parts
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.ahead import RowsAhead
-from hybridmpi.training.asynchronous import Asynchronous, check_staleness
+from hybridmpi.training.asynchronous import Asynchronous, Staleness, check_staleness
 from hybridmpi.training.batches import examples
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
-from hybridmpi.training.endings import raise_nonfinite, raise_together
+from hybridmpi.training.endings import Nonfinite, raise_nonfinite, raise_together
 from hybridmpi.training.guards import require_same_parameters, require_same_values, require_trainable
 from hybridmpi.training.phases import Phases
 from hybridmpi.training.placement import balance, repartition
@@ -58,27 +59,24 @@ class Trainer:
     leaves out that rank's step alone.
     """
 
+    @checks_arguments
     def __init__(
         self,
         world: World,
         model: Module,
         optimizer: Optimizer,
-        seed: int = 1,
+        seed: Seed = 1,
         mode: Mode = "hybrid",
         modes: Mapping[str, Mode] | None = None,
-        clip: float = 0.0,
-        nonfinite: str = "stop",
-        staleness: float = 0,
+        clip: Amount = 0.0,
+        nonfinite: Nonfinite = "stop",
+        staleness: Staleness = 0,
         dense: DenseOptions = DenseOptions(),  # noqa: B008 - frozen
         sparse: SparseOptions = SparseOptions(),  # noqa: B008 - frozen
     ) -> None:
         require_trainable(world, model, optimizer)
         if world.compute is None:
             raise UsageError(f"rank {world.rank} is {world.role}: a Trainer belongs on the compute ranks (see hm.run)")
-        if nonfinite not in ("stop", "skip"):
-            raise UsageError(f"nonfinite = {nonfinite!r}: expected 'stop' or 'skip'")
-        if clip < 0:
-            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the gradient")
         self.world, self.model, self.optimizer = world, model, optimizer
         self.seed, self.clip, self.nonfinite = seed, clip, nonfinite
         self.step = 0
@@ -147,8 +145,9 @@ class Trainer:
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
+    @checks_arguments
     def fit(
-        self, batches: Iterable[Any], steps: int, on_step: Callable[[StepResult], Any] | None = None
+        self, batches: Iterable[Any], steps: Natural, on_step: Callable[[StepResult], Any] | None = None
     ) -> StepResult | None:
         """Train until `steps` steps are done in all, every rank has run out of batches, or a stop is requested on any
         rank; return the result of the last step of all, None if there was none. Collective over compute.
@@ -382,8 +381,9 @@ class Trainer:
 
     # -- where rows lie --------------------------------------------------------------------------------------------
 
+    @checks_arguments
     def repartition(
-        self, name: str, parts: int | None = None, homes: Sequence[int] | None = None, kind: Kind | None = None
+        self, name: str, parts: Parts | None = None, homes: Homes | None = None, kind: Kind | None = None
     ) -> int:
         """Deal a table's rows to so many `parts`, at owners in turn or at `homes` (part i at owner homes[i]), block or
         cyclic (`kind`; None: as now); return the bytes that travelled. Collective over compute, between steps.
@@ -404,8 +404,9 @@ class Trainer:
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
+    @checks_arguments
     def save(
-        self, root: str | Path, keep: int = 2, meta: dict | None = None, words: Any = None, behind: bool = False
+        self, root: str | Path, keep: Count = 2, meta: dict | None = None, words: Any = None, behind: bool = False
     ) -> Path:
         """Write a checkpoint below `root` and return its directory; keep the newest `keep`. Collective over compute.
 
