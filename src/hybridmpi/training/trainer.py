@@ -31,10 +31,11 @@ from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
 from hybridmpi.training.endings import Nonfinite, raise_nonfinite, raise_together
 from hybridmpi.training.guards import require_same_parameters, require_same_values, require_trainable
+from hybridmpi.training.loading import load
 from hybridmpi.training.phases import Phases
 from hybridmpi.training.placement import balance, repartition
 from hybridmpi.training.results import ReadFailure, StepResult, loss_of
-from hybridmpi.training.saving import Saving, load
+from hybridmpi.training.saving import Saving
 from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
@@ -423,8 +424,9 @@ class Trainer:
             return self._saving.finish()
 
     def load(self, path: str | Path) -> dict[str, Any]:
-        """Continue from a checkpoint, or the newest below `path`, written by any number of ranks; return its meta.
-        Collective over compute."""
+        """Continue from a checkpoint, or the newest whole one below `path`, written by any number of ranks; return its
+        meta. Collective over compute. Raises DamageError, and trains no more before another load, where some byte of
+        the one that was named, or of all below `path`, is not what was written."""
         with self._within("load"):
             self.settle()
             self.saved()
