@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hybridmpi import environment
+
 
 def cache_folder() -> Path:
     """Return $XDG_CACHE_HOME/hybridmpi, or ~/.cache/hybridmpi where that is not set. Local.
@@ -16,7 +18,7 @@ def cache_folder() -> Path:
     A user without a home, as in some containers, has a folder for temporary files.
     """
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hybridmpi"
+        return Path(environment.text("XDG_CACHE_HOME") or Path.home() / ".cache") / "hybridmpi"
     except RuntimeError:
         return Path(tempfile.gettempdir()) / f"hybridmpi-{os.getuid()}"
 

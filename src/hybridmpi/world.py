@@ -15,14 +15,19 @@ An error on one rank ends all ranks: `run` and the `with` statement abort the wo
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hybridmpi import environment
+from hybridmpi.cores import quota_of_groups
 from hybridmpi.errors import HybridMPIError, LaunchError, RemoteError
 from hybridmpi.failures import describe, exit_code_of, forget_abort_hook, install_abort_hook, speak
 from hybridmpi.memory import keep_freed_memory
+from hybridmpi.mpi_files import moved_to
+from hybridmpi.mpi_implementations import RANKED, Implementation, of_library
 from hybridmpi.recording import Recording
 from hybridmpi.roles import Servers, assign_servers
 from hybridmpi.singletons import refuse_singletons
@@ -33,8 +38,6 @@ if TYPE_CHECKING:
 
 # Where the kernel lists network devices that MPI drives by more than TCP.
 FABRICS = ("/sys/class/infiniband", "/sys/class/cxi")
-OVER_TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx"}
-"""What keeps Open MPI from searching for other networks than memory and TCP: where it does, a start takes a second."""
 
 
 def load_mpi() -> Any:
@@ -47,13 +50,9 @@ def load_mpi() -> Any:
     try:
         import mpi4py
 
-        if first:
-            mpi4py.rc.thread_level = "funneled"
-            # Without a fabric, Open MPI's UCX component fails for every window, prints so, and another takes over. What
-            # ranks send messages by must be the same on all hosts: only a process alone can choose it here.
-            alone = not {"PMIX_RANK", "PMI_RANK"} & os.environ.keys()
-            for name in (OVER_TCP if alone else ("OMPI_MCA_osc",)) if not has_fabric() else ():
-                os.environ.setdefault(name, OVER_TCP[name])
+        if first:  # what MPI must be told before it starts depends on which one it is
+            mpi4py.rc.initialize = False
+            mpi4py.rc.finalize = True
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
@@ -61,6 +60,8 @@ def load_mpi() -> Any:
             "or load your cluster's MPI module; 'hybridmpi doctor' says what else is in the way"
         ) from error
     if not MPI.Is_initialized():
+        if known := of_library(MPI.Get_library_version()):
+            environment.set_defaults(variables_of_process(known[0]))
         MPI.Init_thread(MPI.THREAD_FUNNELED)
     if MPI.Query_thread() < MPI.THREAD_FUNNELED:
         raise LaunchError(
@@ -68,6 +69,22 @@ def load_mpi() -> Any:
             "import hybridmpi before mpi4py.MPI, or set mpi4py.rc.thread_level = 'funneled' first"
         )
     return MPI
+
+
+def variables_of_process(mpi: Implementation) -> dict[str, str]:
+    """Return what a process must tell `mpi` by variables before it starts it, whatever has started the process. Local.
+
+    What ranks send messages by must be the same on all hosts: only a process alone can choose it here.
+    """
+    if not any(environment.text(name) for name in RANKED):
+        wanted = dict(mpi.alone)
+    else:
+        wanted = {} if has_fabric() else dict(mpi.for_windows)
+    if mpi.needs_home:
+        wanted["HOME"] = environment.home()
+    if prefix := moved_to(mpi):
+        wanted[mpi.prefix] = prefix
+    return wanted
 
 
 def has_fabric() -> bool:
@@ -378,12 +395,17 @@ def share_cores(node: MPI.Intracomm) -> None:
     """Limit the BLAS threads of this rank to its share of the cores it may use. Collective over `node`.
 
     Every rank of a node would otherwise start a thread per core. Ranks that are bound to cores of their own share
-    with nobody. A limit that is already lower is kept.
+    with nobody; a quota of processor time, as a container has, is shared by all. A limit that is already lower is kept.
     """
     from threadpoolctl import threadpool_info, threadpool_limits
 
     mine = frozenset(os.sched_getaffinity(0))
-    sharing = sum(1 for cores in node.allgather(mine) if cores & mine)
-    share = max(1, len(mine) // sharing)
+    everybody = node.allgather((mine, quota_of_groups()))
+    sharing = sum(1 for cores, _ in everybody if cores & mine)
+    quota = min((quota for _, quota in everybody if quota is not None), default=None)
+    share = len(mine) // sharing
+    if quota is not None:
+        share = min(share, math.ceil(quota) // len(everybody))
+    share = max(1, share)
     if any(pool["num_threads"] > share for pool in threadpool_info()):
         threadpool_limits(limits=share)

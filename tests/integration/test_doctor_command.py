@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,9 @@ def test_blocked_progress_and_a_read_only_directory(tmp_path):
 
 
 def test_a_missing_launcher(monkeypatch, capfd):
-    monkeypatch.setattr(mpirun, "LAUNCHERS", {family: ("mpirun-not-here",) for family in mpirun.LAUNCHERS})
+    found = mpirun.find_library()
+    library = replace(found, mpi=replace(found.mpi, launchers=("mpirun-not-here",)))
+    monkeypatch.setattr(mpirun, "find_library", lambda: library)
     assert main(["doctor", "--json"]) == 1
     report = json.loads(capfd.readouterr().out)
     (line,) = lines_of(report, "fail").values()

@@ -23,7 +23,20 @@ TEXTS = sorted(
 # Chapters from the ground up: a module may import from its own chapter, and from those that stand before it here.
 STOREYS = [
     ("errors", "wording"),
-    ("arrays", "folders", "kernels", "memory", "recording", "roles", "traffic", "waiting"),
+    ("environment", "mpi_implementations"),
+    (
+        "arrays",
+        "children",
+        "cores",
+        "folders",
+        "kernels",
+        "memory",
+        "mpi_files",
+        "recording",
+        "roles",
+        "traffic",
+        "waiting",
+    ),
     ("failures",),
     ("singletons",),
     ("world",),
