@@ -7,6 +7,7 @@ import json
 import platform
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from hybridmpi.cli import mpirun
 from hybridmpi.doctor.finding import FAIL, Finding, fail, ok, warn
@@ -35,11 +36,17 @@ def run(options: argparse.Namespace) -> int:
     started = time.perf_counter()
     launcher, rank, _ = started_by(inherited())
     program = rank_program(options.directory)
-    examined = examine(program, inherited()) if launcher else _examine_alone(program)
+    if launcher:
+        # Beside the examination: where it fails, the other ranks leave, and the launcher then soon ends this one.
+        with ThreadPoolExecutor() as aside:
+            belongs = aside.submit(_launcher_that_belongs) if rank == 0 else None
+            examined = examine(program, inherited())
+        if belongs is not None and (line := belongs.result()):
+            _with(line, examined)
+    else:
+        examined = _examine_alone(program)
     if rank != 0:
         return _other_rank(rank, examined)
-    if launcher and not examined.stopped and (finding := _launcher_that_belongs()):
-        _with(finding, examined)
     findings = examined.findings()
     seconds = time.perf_counter() - started
     if options.json:
