@@ -12,7 +12,7 @@ VENV = .venv$(if $(filter mpich,$(MPI)),-mpich)
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL = help
-.PHONY: help run test lint format bench docs jobs cuda-compile clean
+.PHONY: help run test mistakes lint format bench docs jobs cuda-compile clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z%-]*\):[^#]*## /\1|/p' Makefile | awk -F '|' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ test: $(VENV)/installed-test  ## run all tests: some eighteen minutes on two cor
 
 test-%: $(VENV)/installed-test  ## run the parallel tests on so many ranks only, as in make test-4
 	@$(BIN)/python -m pytest tests/parallel --ranks $* $(ARGS)
+
+mistakes: $(VENV)/installed-test  ## put seeded mistakes into a copy, one by one: tests must fail; ARGS='--only training'
+	@$(BIN)/python tests/mistakes/run.py $(ARGS)
 
 lint: $(VENV)/installed-test  ## check style and layout with ruff
 	@$(BIN)/ruff check

@@ -7,7 +7,10 @@ before MPI is loaded.
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from hybridmpi import kernel_cache
 
 if TYPE_CHECKING:
     from hybridmpi import autograd, checkpoint, data, dynamic, graphs, models, nn, optim
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from hybridmpi.training.trace import Trace
     from hybridmpi.training.trainer import Trainer
     from hybridmpi.world import World, run
+
+kernel_cache.choose({*__path__, *find_spec("hybridmpi.kernels").submodule_search_locations})
 
 # public name -> module; a name that is a module itself maps to None.
 _PUBLIC = {

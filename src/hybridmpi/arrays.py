@@ -8,9 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi.errors import HybridMPIError
+from hybridmpi.errors import HybridMPIError, UsageError
 
 WIRE_DTYPES = frozenset(np.dtype(t) for t in ("f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
+
+
+TRAINED_DTYPES = tuple(np.dtype(t) for t in (np.float32, np.float64))
+"""What parameters and tables may be of: what kernels, optimisers and sums compute in."""
+
+
+def trained_dtype(dtype: Any, whose: str) -> np.dtype:
+    """Return the dtype of something that is trained, in native byte order. Local. Raises UsageError unless it is
+    float32 or float64; `whose` names what it is of."""
+    try:
+        found = None if dtype is None else np.dtype(dtype).newbyteorder("=")
+    except (TypeError, ValueError):
+        found = None
+    if found is None or found not in TRAINED_DTYPES:  # a dtype equals None where None means float64
+        raise UsageError(
+            f"{whose} of dtype {dtype!r}: expected numpy.float32 or numpy.float64; fewer bits are for the wire between "
+            "nodes (wire = 'bfloat16' or 'float16'), integers and complex numbers are not trained"
+        )
+    return found
 
 
 def namespace(array: Any) -> ModuleType:

@@ -7,8 +7,6 @@ number that is only a hint is taken where it is one.
 from __future__ import annotations
 
 import os
-import pwd
-import tempfile
 from collections.abc import Mapping
 
 from hybridmpi.errors import UsageError
@@ -56,13 +54,3 @@ def set_defaults(wanted: Mapping[str, str]) -> None:
     """Set variables of this process that are not set yet. Local."""
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
-
-
-def home() -> str:
-    """Return the user's home; the folder of temporary files for a user without one, as in some containers. Local."""
-    if found := text("HOME"):
-        return found
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir or tempfile.gettempdir()
-    except KeyError:
-        return tempfile.gettempdir()

@@ -32,6 +32,12 @@ class DataError(HybridMPIError):
 class SparseIndexError(HybridMPIError, IndexError):
     """A row index outside its table."""
 
+    exit_code = 2
+
+
+class OutOfStepError(HybridMPIError):
+    """Ranks that are in different collectives; all of them raise it."""
+
 
 class NonFiniteError(HybridMPIError, ArithmeticError):
     """A loss or a gradient that is NaN or infinite."""
@@ -39,6 +45,10 @@ class NonFiniteError(HybridMPIError, ArithmeticError):
 
 class CheckpointError(HybridMPIError):
     """A checkpoint that is missing, incomplete, damaged or made for another model."""
+
+
+class DamageError(CheckpointError):
+    """A checkpoint of which some byte is not what was written: another generation may be whole."""
 
 
 class RemoteError(HybridMPIError):

@@ -7,13 +7,17 @@ hooks on uncaught exceptions and on the end of the program do.
 from __future__ import annotations
 
 import atexit
+import os
 import platform
+import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybridmpi.errors import HybridMPIError, RemoteError
+from hybridmpi.streams import within, write
 
 if TYPE_CHECKING:
     from hybridmpi.world import World
@@ -27,14 +31,22 @@ STAND_BACK_SECONDS_OF_OTHERS = 2.5
 # The launcher gets this long to pass on a last message before it ends everything.
 LAST_WORD_SECONDS = 0.1
 
+# A stream that nobody reads gets this long to take a message. Whatever else may be stuck at the end of a rank, after so
+# many seconds an alarm ends it, and by that the launcher all.
+SPEAKING_SECONDS = 2.0
+AT_MOST_SECONDS = 30
+
 
 def describe(error: BaseException) -> str:
     """Return an error as one text: hybridmpi's own speak for themselves, others carry their class. Local."""
-    if isinstance(error, HybridMPIError):
-        return str(error)
-    if isinstance(error, SystemExit):
-        return f"it left by sys.exit({error.code!r})"
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    try:
+        if isinstance(error, HybridMPIError):
+            return str(error)
+        if isinstance(error, SystemExit):
+            return f"it left by sys.exit({error.code!r})"
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception:  # noqa: BLE001 - an error whose text cannot be made is still one
+        return f"{type(error).__name__}, whose text could not be made"
 
 
 def raise_alike(world: World, error: HybridMPIError) -> NoReturn:
@@ -45,9 +57,8 @@ def raise_alike(world: World, error: HybridMPIError) -> NoReturn:
 
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code that an error ends the program with. Local."""
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else 1
-    return getattr(error, "exit_code", 1)
+    code = error.code if isinstance(error, SystemExit) else getattr(error, "exit_code", 1)
+    return code if type(code) is int and 0 < code < 256 else 1  # of others the system keeps a byte, which may be 0
 
 
 def failure_text(world: World, error: BaseException) -> str:
@@ -55,7 +66,10 @@ def failure_text(world: World, error: BaseException) -> str:
     who = f"hybridmpi: rank {world.rank} of {world.size} ({world.role}, host {platform.node()}) failed"
     if isinstance(error, (HybridMPIError, SystemExit, KeyboardInterrupt)):
         return f"{who}: {describe(error)}"
-    return f"{who}:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    try:
+        return f"{who}:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    except Exception:  # noqa: BLE001 - an error whose traceback cannot be made is still one
+        return f"{who}: {describe(error)}"
 
 
 def speak(world: World, error: BaseException) -> None:
@@ -64,12 +78,45 @@ def speak(world: World, error: BaseException) -> None:
         time.sleep(STAND_BACK_SECONDS_OF_OTHERS)
     elif world.rank != 0:
         time.sleep(STAND_BACK_SECONDS)
-    print(failure_text(world, error), file=sys.stderr, flush=True)
+    within(SPEAKING_SECONDS, 2, lambda: write(sys.stderr, failure_text(world, error) + "\n"))
     time.sleep(LAST_WORD_SECONDS)
+
+
+def end_all(world: World, error: BaseException | None, exit_code: int) -> NoReturn:
+    """Print the one message about `error`, if any, and end all ranks, whatever becomes of the message. Local.
+
+    A stream may be full, closed or stuck, an error without a text, and another signal may come meanwhile.
+    """
+    try:
+        with suppress(BaseException):
+            signal.alarm(AT_MOST_SECONDS)
+            _ignore_signals()
+        with suppress(BaseException):
+            within(SPEAKING_SECONDS, 1, sys.stdout.flush)
+            if error is not None:
+                speak(world, error)
+    finally:
+        try:
+            world.comm.Abort(exit_code)
+        finally:
+            os._exit(exit_code)  # MPI has been left, or refuses
+
+
+def _ignore_signals() -> None:
+    """Let no handler of Python's interrupt what comes. The alarm ends this process, and so do signals without any."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 _hooked: list[World] = []
 _previous_hook: Any = None
+
+
+def open_worlds() -> list[World]:
+    """Return the worlds of this process that are not closed. Local."""
+    return list(_hooked)
 
 
 def install_abort_hook(world: World) -> None:
@@ -92,8 +139,8 @@ def forget_abort_hook(world: World) -> None:
 
 
 def _abort_on_exception(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    world = _hooked[-1]
-    if world.size == 1:
+    world = _hooked[-1] if _hooked else None  # another's hook may call this one for longer than it is wanted
+    if world is None or world.size == 1:
         _previous_hook(kind, error, trace)
         return
     world.abort(error, exit_code_of(error))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from hybridmpi.errors import LaunchError, UsageError
+from hybridmpi.field_types import Range, checked
 
-Servers = Literal["per-node"] | int | tuple[int, ...]
+Servers = Annotated[Literal["per-node"] | int | tuple[int, ...], Range(0)]
 
 
 def assign_servers(node_of: Sequence[int], servers: Servers) -> list[int]:
@@ -18,6 +19,7 @@ def assign_servers(node_of: Sequence[int], servers: Servers) -> list[int]:
     rank only when no other node has one to spare. A tuple names the ranks themselves, such as those of a component of a
     heterogeneous job. Raises LaunchError when no compute rank would remain, or a rank is named that there is not.
     """
+    servers = checked(servers, Servers, "servers", python=True)
     members: dict[int, list[int]] = {}
     for rank, node in enumerate(node_of):
         members.setdefault(node, []).append(rank)
@@ -25,8 +27,6 @@ def assign_servers(node_of: Sequence[int], servers: Servers) -> list[int]:
         return sorted(ranks[-1] for ranks in members.values() if len(ranks) > 1)
     if isinstance(servers, tuple):
         return _named(servers, len(node_of))
-    if isinstance(servers, bool) or not isinstance(servers, int) or servers < 0:
-        raise UsageError(f"servers = {servers!r}: expected 'per-node', a number from 0 up, or a tuple of ranks")
     if servers >= len(node_of) and servers > 0:
         raise LaunchError(
             f"{servers} servers were asked for and MPI started {len(node_of)} rank{'s' * (len(node_of) > 1)}: at least "
@@ -47,11 +47,10 @@ def _named(servers: tuple[int, ...], ranks: int) -> list[int]:
     chosen = sorted(set(servers))
     if len(chosen) < len(servers):
         raise UsageError(f"servers = {list(servers)}: a rank is named twice")
-    if chosen and not 0 <= chosen[0] <= chosen[-1] < ranks:
-        wrong = chosen[0] if chosen[0] < 0 else chosen[-1]
+    if chosen and chosen[-1] >= ranks:
         raise LaunchError(
-            f"servers = {list(servers)}: there is no rank {wrong}: MPI started {ranks}, 0 to {ranks - 1}. Start as "
-            "many as the list was made for, or name others"
+            f"servers = {list(servers)}: there is no rank {chosen[-1]}: MPI started {ranks}, 0 to {ranks - 1}. Start "
+            "as many as the list was made for, or name others"
         )
     if len(chosen) == ranks:
         raise LaunchError(f"servers = {list(servers)}: all {ranks} ranks would serve; leave one that computes")

@@ -17,85 +17,35 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hybridmpi import environment
+import numpy as np
+
+from hybridmpi import kernel_cache
 from hybridmpi.cores import quota_of_groups
-from hybridmpi.errors import HybridMPIError, LaunchError, RemoteError
-from hybridmpi.failures import describe, exit_code_of, forget_abort_hook, install_abort_hook, speak
+from hybridmpi.errors import RemoteError, UsageError
+from hybridmpi.failures import describe, end_all, exit_code_of, forget_abort_hook, install_abort_hook, open_worlds
+from hybridmpi.field_types import checks_arguments
+from hybridmpi.kernel_cache import VARIABLE
 from hybridmpi.memory import keep_freed_memory
-from hybridmpi.mpi_files import moved_to
-from hybridmpi.mpi_implementations import HOW_TO_INSTALL, RANKED, Implementation, of_library
+from hybridmpi.mpi_start import load_mpi
 from hybridmpi.recording import Recording
+from hybridmpi.rendezvous import Gate, Rendezvous
 from hybridmpi.roles import Servers, assign_servers
 from hybridmpi.singletons import refuse_singletons
+from hybridmpi.streams import ensure_streams, write
+from hybridmpi.tags import Tag
 from hybridmpi.waiting import wait_all, wait_until
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Where the kernel lists network devices that MPI drives by more than TCP.
-FABRICS = ("/sys/class/infiniband", "/sys/class/cxi")
-
-
-def load_mpi() -> Any:
-    """Import and return mpi4py's MPI with the thread level that hybridmpi needs. Local.
-
-    Only the main thread calls MPI, so FUNNELED is enough; mpi4py would ask for MULTIPLE, which some one-sided
-    components refuse. The level can only be chosen before the first import. Raises LaunchError without an MPI.
-    """
-    first = "mpi4py.MPI" not in sys.modules
-    try:
-        import mpi4py
-
-        if first:  # what MPI must be told before it starts depends on which one it is
-            mpi4py.rc.initialize = False
-            mpi4py.rc.finalize = True
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise LaunchError(
-            f"no MPI library could be loaded ({error}). {HOW_TO_INSTALL}; 'hybridmpi doctor' says what else is amiss"
-        ) from error
-    if not MPI.Is_initialized():
-        if known := of_library(MPI.Get_library_version()):
-            environment.set_defaults(variables_of_process(known[0]))
-        MPI.Init_thread(MPI.THREAD_FUNNELED)
-    if MPI.Query_thread() < MPI.THREAD_FUNNELED:
-        raise LaunchError(
-            "MPI runs at thread level SINGLE, hybridmpi needs FUNNELED: "
-            "import hybridmpi before mpi4py.MPI, or set mpi4py.rc.thread_level = 'funneled' first"
-        )
-    return MPI
-
-
-def variables_of_process(mpi: Implementation) -> dict[str, str]:
-    """Return what a process must tell `mpi` by variables before it starts it, whatever has started the process. Local.
-
-    What ranks send messages by must be the same on all hosts: only a process alone can choose it here.
-    """
-    if not any(environment.text(name) for name in RANKED):
-        wanted = dict(mpi.alone)
-    else:
-        wanted = {} if has_fabric() else dict(mpi.for_windows)
-    if mpi.needs_home:
-        wanted["HOME"] = environment.home()
-    if prefix := moved_to(mpi):
-        wanted[mpi.prefix] = prefix
-    return wanted
-
-
-def has_fabric() -> bool:
-    """Return whether this host has a network device that MPI drives by more than TCP (InfiniBand, Slingshot). Local."""
-    return any(os.path.isdir(folder) and os.listdir(folder) for folder in FABRICS)
-
-
-# A server rank that a signal has asked to stop tells compute rank 0 so.
-TAG_STOP = 13
-
-# Nobody sends with this tag: a probe for it finds nothing, but makes MPI move what it has to.
-TAG_OF_NOTHING = 32_000
+# MPI counts in 32 bits, and Open MPI 5 refuses larger counts also where the standard has calls that take them.
+LARGEST_COUNT = 1 << 30
 
 
 class World:
@@ -110,6 +60,7 @@ class World:
     ranks at once with one message. Without mpirun the world has one rank, which does everything.
     """
 
+    @checks_arguments
     def __init__(
         self,
         servers: Servers = "per-node",
@@ -117,14 +68,22 @@ class World:
         nodes_of_ranks: Callable[[int], int] | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        ensure_streams()
         mpi = load_mpi()
         self.mpi = mpi
         launch = mpi.COMM_WORLD if comm is None else comm
         refuse_singletons(mpi.COMM_WORLD.Get_size())
+        if any(world.servers and mpi.Comm.Compare(world._launch, launch) == mpi.IDENT for world in open_worlds()):
+            raise UsageError(
+                "a World of these ranks is open already, and its server ranks serve it: they would never come to "
+                "another one. Use the world that hm.run gives to main, or close it first"
+            )
+        self._launch = launch
         self.comm = launch.Dup()
         self.comm.Set_name("hybridmpi.world")
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self._progress: list[Callable[[], Any]] = []
+        self._gate: Gate | None = None
         self._on_close: list[Callable[[], None]] = []
         # While a timeline of this job is recorded, what this rank does.
         self.recording: Recording | None = None
@@ -155,6 +114,8 @@ class World:
         self.owners = self.clients if self.embedded else self.servers
         undefined = mpi.UNDEFINED
         self.compute = self._split(undefined if self.is_server else 0, "compute")
+        if self.compute is not None:
+            self._gate = Gate(self.compute, self.clients, self.wait_all)
         self.server = self._split(0 if self.is_server else undefined, "server")
         leads = not self.is_server and self.rank == min(
             r for r in self.clients if self.node_of[r] == self.node_of[self.rank]
@@ -162,6 +123,8 @@ class World:
         self.leaders = self._split(0 if leads else undefined, "leaders")
         share_cores(self.node)
         keep_freed_memory()
+        if kernel_cache.note and self.rank == 0:
+            write(sys.stderr, f"hybridmpi: {kernel_cache.note}; name one that all hosts can write by {VARIABLE}\n")
 
     def _split(self, color: int, name: str) -> MPI.Intracomm | None:
         comm = self.comm.Split(color, key=self.rank)
@@ -196,8 +159,8 @@ class World:
 
     def stop_requested(self) -> bool:
         """Return whether this rank was asked to stop; compute rank 0 also speaks for the server ranks. Local."""
-        if not self.asked_to_stop() and self.servers and self.on_root() and self.comm.Iprobe(tag=TAG_STOP):
-            self.comm.recv(tag=TAG_STOP)
+        if not self.asked_to_stop() and self.servers and self.on_root() and self.comm.Iprobe(tag=Tag.STOP):
+            self.comm.Recv(bytearray(), tag=Tag.STOP)
             self.asked_to_stop = lambda: True
         return self.asked_to_stop()
 
@@ -216,12 +179,14 @@ class World:
         did = False
         for function in self._progress:
             did = bool(function()) or did
+        if self._gate is not None:
+            self._gate.look()
         return did
 
     def drive(self) -> bool:
         """Let MPI move its messages, and do what this rank owes to others; return whether there was anything of the
         latter. Local."""
-        self.comm.Iprobe(self.rank, TAG_OF_NOTHING)
+        self.comm.Iprobe(self.rank, Tag.NOTHING)
         return self.progress()
 
     def wait_until(self, predicate: Callable[[], Any]) -> None:
@@ -234,7 +199,38 @@ class World:
 
     def wait_all(self, requests: Sequence[Any]) -> None:
         """Complete MPI requests, serving others meanwhile. Local."""
-        wait_all(requests, self.progress if self._progress else None)
+        wait_all(requests, self.progress)
+
+    # -- what the compute ranks do together ------------------------------------------------------------------------
+
+    def meet(self, what: str, *numbers: float) -> np.ndarray:
+        """Wait until every compute rank has called this with the same `what`, serving meanwhile; return the sums of the
+        numbers that each brought, float64. Collective over compute.
+
+        Every collective of the compute ranks begins so. Where some ranks are in another one, all raise an error that
+        says who is where. Up to rendezvous.ROOM numbers.
+        """
+        met = self.begin_meeting(what, numbers)
+        self._gate.finish()
+        return met.sums[: len(numbers)]
+
+    def begin_meeting(self, what: str, numbers: Sequence[float] = (), where: str = "") -> Rendezvous:
+        """Begin to `meet`, and wait for nobody: the next collective does, and every wait looks. `where`: what messages
+        call it, if not `what`. Collective over compute."""
+        if self._gate is None or self._closed:
+            why = "its World is closed" if self._closed else "only compute ranks take part"
+            raise UsageError(f"rank {self.rank} ({self.role}) is in {where or what}, but {why}")
+        return self._gate.begin(what, numbers, where)
+
+    @contextmanager
+    def within(self, operation: str) -> Iterator[None]:
+        """Meet for `operation`; until the block ends, all that is collective belongs to it. Collective over compute."""
+        self.meet(operation)
+        self._gate.within.append(operation)
+        try:
+            yield
+        finally:
+            self._gate.within.pop()
 
     # -- what root does, everybody knows ---------------------------------------------------------------------------
 
@@ -244,16 +240,16 @@ class World:
         An exception travels too: root raises it, the others raise RemoteError with its text, so that nobody waits for
         a rank that has failed. The result must be picklable.
         """
-        if self.compute is None:
-            raise HybridMPIError(f"rank {self.rank} is {self.role}: only compute ranks take part in from_root")
         failure: BaseException | None = None
         message: tuple[bool, Any] = (True, None)
-        if self.compute.Get_rank() == 0:
-            try:
-                message = (True, function())
-            except Exception as error:
-                failure, message = error, (False, describe(error))
-        done, value = self.broadcast(message)
+        # What root does, it does when all are here.
+        with self.within("World.from_root"):
+            if self.compute.Get_rank() == 0:
+                try:
+                    message = (True, function())
+                except Exception as error:
+                    failure, message = error, (False, describe(error))
+            done, value = self.broadcast(message)
         if failure is not None:
             raise failure
         if not done:
@@ -268,11 +264,12 @@ class World:
         """
         failure: BaseException | None = None
         mine: tuple[bool, Any]
-        try:
-            mine = (True, function())
-        except Exception as error:
-            failure, mine = error, (False, describe(error))
-        everybody = self.gather(mine)
+        with self.within("World.together"):
+            try:
+                mine = (True, function())
+            except Exception as error:
+                failure, mine = error, (False, describe(error))
+            everybody = self.gather(mine)
         if failure is not None:
             raise failure
         for rank, (done, value) in zip(self.clients, everybody, strict=True):
@@ -282,40 +279,40 @@ class World:
 
     def broadcast(self, value: Any) -> Any:
         """Send compute rank 0's picklable `value` to every compute rank, without spinning. Collective over compute."""
-        import pickle
-
-        import numpy as np
-
-        comm = self.compute
-        root = comm.Get_rank() == 0
-        data = np.frombuffer(pickle.dumps(value, protocol=5), np.uint8) if root else None
-        length = np.array([len(data) if root else 0], np.int64)
-        self.wait_all([comm.Ibcast(length, root=0)])
-        buffer = data.copy() if root else np.empty(int(length[0]), np.uint8)
-        # Open MPI takes counts below 2^31 only.
-        for start in range(0, len(buffer), 1 << 30):
-            self.wait_all([comm.Ibcast(buffer[start : start + (1 << 30)], root=0)])
+        root = self.rank == self.clients[0]
+        data = pickle.dumps(value, protocol=5) if root else b""
+        (length,) = self.meet("World.broadcast", len(data))
+        buffer = np.frombuffer(data, np.uint8).copy() if root else np.empty(int(length), np.uint8)
+        self._send_to_all(buffer, 0)
         return value if root else pickle.loads(buffer)
 
     def gather(self, value: Any) -> list[Any]:
         """Return every compute rank's picklable `value` on every compute rank, without spinning. Collective over
         compute. For small values."""
-        import pickle
-
-        import numpy as np
-
-        comm = self.compute
         data = np.frombuffer(pickle.dumps(value, protocol=5), np.uint8).copy()
-        lengths = np.zeros(comm.Get_size(), np.int64)
-        self.wait_all([comm.Iallgather(np.array([len(data)], np.int64), lengths)])
-        everything = np.empty(int(lengths.sum()), np.uint8)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        self.wait_all([comm.Iallgatherv(data, [everything, lengths.tolist(), offsets[:-1].tolist(), self.mpi.BYTE])])
-        return [pickle.loads(everything[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        (total,) = self.meet("World.gather", len(data))
+        lengths = np.zeros(len(self.clients), np.int64)
+        self.wait_all([self.compute.Iallgather(np.array([len(data)], np.int64), lengths)])
+        everything, ends = np.empty(int(total), np.uint8), np.cumsum(lengths)
+        parts = [everything[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+        if total <= LARGEST_COUNT:
+            offsets = (ends - lengths).tolist()
+            received = [everything, lengths.tolist(), offsets, self.mpi.BYTE]
+            self.wait_all([self.compute.Iallgatherv(data, received)])
+        else:
+            parts[self.compute.Get_rank()][:] = data
+            for rank, part in enumerate(parts):
+                self._send_to_all(part, rank)
+        return [pickle.loads(part) for part in parts]
+
+    def _send_to_all(self, buffer: np.ndarray, root: int) -> None:
+        """Send the bytes of compute rank `root` to all, in pieces that MPI can count."""
+        for start in range(0, len(buffer), LARGEST_COUNT):
+            self.wait_all([self.compute.Ibcast(buffer[start : start + LARGEST_COUNT], root=root)])
 
     def barrier(self) -> None:
         """Wait until every compute rank is here, serving meanwhile. Collective over compute."""
-        self.wait_all([self.compute.Ibarrier()])
+        self.meet("World.barrier")
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -333,10 +330,7 @@ class World:
 
         Ranks that know less, or the same as rank 0, give it the word for a moment.
         """
-        sys.stdout.flush()
-        if error is not None:
-            speak(self, error)
-        self.comm.Abort(exit_code)
+        end_all(self, error, exit_code)
 
     def serve(self) -> None:
         """Serve this server rank's rows until the compute ranks close the world. Collective over the server ranks."""
@@ -360,7 +354,8 @@ class World:
         else:
             from hybridmpi.sparse.service import command_servers
 
-            self.barrier()
+            self.begin_meeting("World.close", where="World.close, since its main has returned")
+            self._gate.finish()
             command_servers(self, "end", None, {})
         self._closed = True
         forget_abort_hook(self)
@@ -373,8 +368,14 @@ class World:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
         if error is None or (isinstance(error, SystemExit) and not error.code):
-            self.close()
-        elif self.size > 1:
+            try:
+                self.close()
+                return
+            except BaseException as failure:
+                if self.size == 1:
+                    raise
+                error = failure
+        if self.size > 1:
             self.abort(error, exit_code_of(error))
 
 

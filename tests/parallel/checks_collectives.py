@@ -127,6 +127,25 @@ def check_unfit_buffers_are_refused(comm):
             raise AssertionError(f"{algorithm.__name__} took a buffer with {buffer.flags} {buffer.dtype}")
 
 
+def check_buffers_are_float32_or_float64(comm):
+    """Another byte order is turned into the machine's own; what is not summed exactly or not at all is refused."""
+    with World(0, comm) as world:
+        reduce = AllReduce(world, 1 << 16)
+        for dtype in (">f4", ">f8", np.float32):
+            buffer = reduce.allocate(3, dtype)
+            buffer[:] = world.rank + 0.5
+            reduce(buffer)
+            assert buffer.dtype.isnative and (buffer == sum(range(comm.Get_size())) + 0.5 * comm.Get_size()).all()
+        for dtype in (bool, np.int32, np.float16, np.complex64, object):
+            try:
+                reduce.allocate(3, dtype)
+            except UsageError as error:
+                assert "float64" in str(error), error
+            else:
+                raise AssertionError(f"a buffer of {dtype} was made")
+        reduce.close()
+
+
 def check_ranks_that_sum_different_buffers_are_named(comm):
     """In debug mode, before anything is summed."""
     ranks, rank = comm.Get_size(), comm.Get_rank()

@@ -190,12 +190,16 @@ def check_bytes_stay_counted_when_a_table_changes_its_way(comm):
 def check_wrong_modes_are_refused(comm):
     def main(world):
         for options, text in (
-            ({"mode": "hybird"}, "did you mean 'hybrid'?"),
+            ({"mode": "hybird"}, 'Trainer.mode = "hybird" (a string); expected "hybrid" or "ps"'),
+            ({"modes": {"table": "pc"}}, 'expected a dict from names to "hybrid" or "ps"'),
             (
                 {"modes": {"tabel": "ps"}},
                 "no parameter has such a name; the model has linear.weight, linear.bias, table",
             ),
-            ({"sparse": lambda: hm.SparseOptions(parts=-1)}, "parts = -1, expected 0 or more"),
+            (
+                {"sparse": lambda: hm.SparseOptions(parts=-1)},
+                "parts = -1 (a whole number); expected a whole number, at least 0",
+            ),
             ({"modes": {"linear.*": "allgather"}}, "dense parameters, without rows to gather"),
         ):
             try:

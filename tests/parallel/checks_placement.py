@@ -125,8 +125,10 @@ def check_wrong_repartitions_are_named(comm):
             (lambda: trainer.repartition("output", 2), "no table 'output' lies at owners"),
             (lambda: trainer.repartition("embedding", 0), "expected one part or more"),
             (lambda: trainer.repartition("embedding", 3, homes=[0]), "an owner for each"),
+            (lambda: trainer.repartition("embedding", homes=[0.5]), "homes = [0.5]"),
+            (lambda: trainer.repartition("embedding", 10**6), "parts = 1000000"),
             (lambda: trainer.repartition("embedding", homes=[99]), "an owner from 0 to"),
-            (lambda: trainer.repartition("embedding", 2, kind="diagonal"), "'block' or 'cyclic'"),
+            (lambda: trainer.repartition("embedding", 2, kind="diagonal"), '"block" or "cyclic"'),
         ]
         for attempt, text in wrong:
             try:

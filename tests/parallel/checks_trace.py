@@ -166,6 +166,36 @@ def check_with_staleness(comm):
             assert any(e["name"] == "apply push" for track in tracks.values() for e in track)
 
 
+def check_a_signal_to_servers_while_clocks_are_read(comm):
+    """Of servers on a node of their own, whose clock is read: neither message is taken for the other."""
+    servers = comm.Get_size() // 2
+    with folder_of(comm) as folder:
+
+        def main(world):
+            trainer = hm.Trainer(world, Regression(ROWS), optim.SGD(0.1))
+            trainer.stop_requested = world.stop_requested if world.rank else lambda: False  # root looks at the end
+            trace = hm.Trace(trainer, folder / "trace.json", FIRST, LAST)
+            trainer.fit((batch_of(step, world.compute.Get_rank()) for step in range(STEPS)), STEPS, trace.step)
+            trace.finish()
+            if world.on_root() and servers:
+                world.wait_until(world.stop_requested)
+                assert trace.said.startswith("trace:"), trace.said
+                errors = json.loads((folder / "trace.json").read_text())["otherData"]["clock_error_us"]
+                assert errors.keys() == {f"node {world.node_of[world.servers[0]]}"}
+                assert 0 <= errors.popitem()[1] < 1e6
+            return trainer.step
+
+        clients = comm.Get_size() - servers
+        ended = hm.run(
+            main,
+            servers=tuple(range(clients, comm.Get_size())),
+            comm=comm,
+            nodes_of_ranks=lambda rank: int(rank >= clients) if servers else 0,
+            asked_to_stop=lambda: servers > 0 and comm.Get_rank() >= clients,
+        )
+        assert ended == (STEPS if comm.Get_rank() < clients else None)
+
+
 def check_files_that_cannot_be_written(comm):
     with folder_of(comm) as folder:
 

@@ -37,18 +37,24 @@ def test_ranks_of_a_node_together(ranks):
 
 @pytest.mark.mpi(ranks=[1, 3, 5])
 def test_training(ranks):
-    run_checks(ranks, "checks_training")
+    run_checks(ranks, "checks_training", "checks_batches", "checks_misuse")
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3])
 def test_async_and_what_goes_on_beside_steps(ranks):
-    run_checks(ranks, "checks_async", "checks_trace", "checks_behind")
+    run_checks(ranks, "checks_async", "checks_trace", "checks_behind", "checks_damaged")
 
 
 @pytest.mark.mpi(ranks=[1, 3, 4])
 def test_cache_and_rows_that_move(ranks):
     """Two servers at most, so that four ranks are the first with several compute ranks beside several servers."""
     run_checks(ranks, "checks_cache", "checks_placement", "checks_moving")
+
+
+@pytest.mark.any_mpi
+@pytest.mark.mpi(ranks=[1, 3])
+def test_state_of_resumed_runs(ranks):
+    run_checks(ranks, "checks_state")
 
 
 @pytest.mark.any_mpi

@@ -43,7 +43,7 @@ def save(root, step=1000, arrays=None, servers=2, meta=None, kind="cyclic", word
         ]
         records.append(checkpoint.write_server(directory, s, servers, shards))
     dense = {"lstm.weight_x": a.weight, "lstm.bias": a.bias}
-    slots = {"accumulator": {"lstm.weight_x": np.zeros((3, 4), "f4")}}
+    slots = {"accumulator": {"lstm.weight_x": np.zeros_like(a.weight)}}
     settings = {"seed": 7, "optimizer": ADAGRAD, "job": JOB, "compute_ranks": 3, **(meta or {})}
     records.append(checkpoint.write_dense(directory, dense, slots, {"h": a.hidden}, settings, words))
     return checkpoint.commit(directory, step, records, {})

@@ -55,5 +55,5 @@ def test_outside_a_step_is_an_error(monkeypatch):
         pass
     with pytest.raises(UsageError, match="begin_step"):
         draws.generator("dropout")
-    with pytest.raises(UsageError, match="negative"):
+    with pytest.raises(UsageError, match="begin_step: seed = -1 .*at least 0"):
         draws.begin_step(-1, 0, 0)

@@ -2,11 +2,11 @@
 
 import threading
 
+import h5py
 import numpy as np
 import pytest
 
 from hybridmpi.checkpoint import Behind, TableShard, behind, collect
-from hybridmpi.checkpoint.files import reading
 from hybridmpi.errors import CheckpointError
 
 
@@ -57,7 +57,7 @@ def test_the_file_holds_what_was_there_at_the_start(tmp_path):
     writer.result()
     assert writer.done and [path.name for path in tmp_path.iterdir()] == ["server-000.h5"]
     assert record.name == "server-000.h5" and record == write(tmp_path, 0, 1, [shard(np.arange(8.0).reshape(4, 2))])
-    with reading(tmp_path / "server-000.h5") as file:
+    with h5py.File(tmp_path / "server-000.h5") as file:
         assert file["/tables/t/values"][:].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 

@@ -89,5 +89,5 @@ def test_no_rows_and_more_room_than_rows():
 
 @pytest.mark.parametrize("options", [{"rows": 0}, {"rows": 3, "staleness": -1}, {"rows": 3, "policy": "fifo"}])
 def test_wrong_options_are_refused(options):
-    with pytest.raises(UsageError, match=r"cache.*expected"):
+    with pytest.raises(UsageError, match=r"CacheOptions\.(rows|staleness|policy) = .*expected"):
         CacheOptions(**options)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridmpi import checkpoint
-from hybridmpi.checkpoint import Checkpoint, TableShard, files
+from hybridmpi.checkpoint import Checkpoint, TableShard, files, manifest, source
 from hybridmpi.checkpoint.layout import Progression, overlap
-from hybridmpi.errors import CheckpointError
+from hybridmpi.errors import CheckpointError, DamageError
 
 
 def share(rows: int, servers: int, kind: str, server: int) -> tuple[int, int, int]:
@@ -77,7 +77,7 @@ def test_any_partition_reads_what_any_other_wrote(tmp_path_factory, rows, writer
 @pytest.mark.parametrize("slab", [16, 100])
 def test_slabs_of_any_size_give_the_same_rows(tmp_path, monkeypatch, kind, writers, slab):
     monkeypatch.setattr(files, "SLAB_BYTES", slab)
-    monkeypatch.setattr("hybridmpi.checkpoint.read.SLAB_BYTES", slab)
+    monkeypatch.setattr("hybridmpi.checkpoint.source.SLAB_BYTES", slab)
     values = table(41, 2)
     save(tmp_path, 1, writers, {"e": (values, kind)})
     opened = Checkpoint.open(tmp_path)
@@ -108,8 +108,8 @@ def test_only_overlapping_shards_are_opened(tmp_path, monkeypatch):
     save(tmp_path, 1, 5, {"e": (table(50), "block")})
     opened = Checkpoint.open(tmp_path)
     seen = []
-    real = files.open_file
-    monkeypatch.setattr(files, "open_file", lambda path, mode="r": seen.append(Path(path).name) or real(path, mode))
+    real = source.opened_plainly
+    monkeypatch.setattr(source, "opened_plainly", lambda path: seen.append(path.name) or real(path))
     opened.read_rows("e", 12, 1, 10)
     assert seen == ["server-001.h5", "server-002.h5"]
 
@@ -160,7 +160,7 @@ def test_same_content_same_bytes(tmp_path):
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_no_table_is_ever_copied_as_a_whole(tmp_path, monkeypatch, order):
     monkeypatch.setattr(files, "SLAB_BYTES", 1 << 16)
-    monkeypatch.setattr("hybridmpi.checkpoint.read.SLAB_BYTES", 1 << 16)
+    monkeypatch.setattr("hybridmpi.checkpoint.source.SLAB_BYTES", 1 << 16)
     values = np.asarray(table(1 << 16, 32), order=order)  # 8 MiB
     directory = checkpoint.begin(tmp_path, 1)
     shard = TableShard("e", *values.shape, "block", 0, 1, values)
@@ -200,6 +200,8 @@ def test_check_lists_every_mismatch(tmp_path):
     assert "'e': expected table (11, 3), found table (10, 3)" in text
     with pytest.raises(CheckpointError, match=r"'e': expected optimiser slots \['m'\], found \['m', 'v'\]"):
         opened.check({"w": (4, 2), "b": (1, 3)}, {"e": (10, 3)}, slots=["m"])
+    with pytest.raises(CheckpointError, match=r"'w': expected optimiser slots \['m', 'v'\], found \['m'\]"):
+        opened.check({"w": (4, 2), "b": (1, 3)}, {"e": (10, 3)}, slots=["v", "m"])
 
 
 def test_a_replaced_file_is_named(tmp_path):
@@ -210,12 +212,11 @@ def test_a_replaced_file_is_named(tmp_path):
     with h5py.File(directory / "server-000.h5", "r+") as file:
         del file["/tables/e/values"]
         file["/tables/e/values"] = table(3)
-    with pytest.raises(CheckpointError, match=r"dense\.h5: no dataset /parameters/w"):
-        opened.read_dense()
-    with pytest.raises(CheckpointError, match=r"server-000\.h5: /tables/e/values: expected shape \(10, 3\).*\(3, 3\)"):
-        opened.read_rows("e", 0, 1, 10)
+    for read, name in ((opened.read_dense, "dense"), (lambda: opened.read_rows("e", 0, 1, 10), "server-000")):
+        with pytest.raises(DamageError, match=rf"{name}\.h5: (bytes .* the HDF5 structure|expected \d+ bytes, found)"):
+            read()
     (directory / "server-000.h5").write_bytes(b"not hdf5")
-    with pytest.raises(CheckpointError, match=r"server-000\.h5: cannot be read"):
+    with pytest.raises(DamageError, match=r"server-000\.h5: expected \d+ bytes, found 8: cut short"):
         opened.read_rows("e", 0, 1, 10)
 
 
@@ -311,3 +312,25 @@ def test_a_row_lies_in_one_shard_only(tmp_path):
     ]
     with pytest.raises(CheckpointError, match="hold the same rows"):
         checkpoint.commit(directory, 1, records, {})
+
+
+def test_a_checkpoint_of_the_earlier_format_is_read_and_held_against_its_digests(tmp_path, monkeypatch):
+    """Its marks have digests of what lies before them only: a file is then verified as a whole, once."""
+    values = table(50)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "MARK_BYTES", 100)
+        directory = save(tmp_path, 1, 2, {"e": (values, "cyclic")}, {"w": table(4)}, words=["a", "b"])
+        content = manifest.read_manifest(directory)
+        for entry in content["files"]:
+            entry["marks"] = [mark[:3] for mark in entry["marks"]]
+        manifest.write_manifest(directory, content | {"format": 2})
+    opened = Checkpoint.open(tmp_path)
+    np.testing.assert_array_equal(opened.read_rows("e", 3, 2, 20)[0], values[3::2][:20])
+    assert opened.words() == ["a", "b"] and checkpoint.verify(tmp_path) == []
+    path = directory / "server-001.h5"
+    data = bytearray(path.read_bytes())
+    data[data.index(values[1].tobytes())] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamageError, match=r"server-001\.h5: bytes \d+ to \d+ are not what was written: /tables/e/val"):
+        Checkpoint.open(tmp_path).read_rows("e", 49, 1, 1)
+    np.testing.assert_array_equal(Checkpoint.open(tmp_path).read_rows("e", 0, 2, 20)[0], values[::2][:20])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -18,6 +19,7 @@ import pytest
 
 from hybridmpi import checkpoint
 from hybridmpi.checkpoint import Checkpoint, TableShard, generations
+from hybridmpi.checkpoint.verify import verify_file
 from hybridmpi.errors import CheckpointError
 
 ROWS, DIM = 40, 5
@@ -232,6 +234,14 @@ def test_the_same_step_again(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000005"]
 
 
+def test_the_same_step_many_times(tmp_path):
+    """Without pruning between: the one before, moved aside, is in nobody's way."""
+    for servers in (1, 2, 3, 4):
+        save(tmp_path, 5, servers)
+        assert Checkpoint.open(tmp_path).servers == servers and load(tmp_path) == 5
+        assert checkpoint.newest(tmp_path).name == "step-00000005"
+
+
 def test_prune(tmp_path):
     for step in (10, 20, 30, 40):
         save(tmp_path, step)
@@ -341,6 +351,17 @@ def test_one_flipped_bit_anywhere_is_found_and_placed(tmp_path):
                 assert damage.part == ("/tables/e/values" if position in inside else "the HDF5 structure")
         path.write_bytes(data)
     assert checkpoint.verify(directory) == []
+
+
+def test_the_digest_of_the_whole_file_counts_whatever_its_marks_say(tmp_path):
+    directory, (record, *_) = write_parts(tmp_path, 1)
+    assert verify_file(directory, record) is None
+    assert verify_file(directory, replace(record, sha256="0" * 64)).file == record.name
+    content = bytearray((directory / record.name).read_bytes())
+    content[-1] ^= 1
+    (directory / record.name).write_bytes(content)
+    for marks in ((), record.marks[:1], record.marks[:-1]):
+        assert verify_file(directory, replace(record, marks=marks)).file == record.name
 
 
 def test_damage_names_the_rows_of_a_large_table(tmp_path, monkeypatch):

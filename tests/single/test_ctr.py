@@ -44,6 +44,14 @@ def model_and_batch(examples=5):
     return model, ClickBatch(features, ids, starts, labels)
 
 
+@pytest.mark.parametrize("broken", [[0], [1, 3], [0, 1, 2, 3]])
+def test_there_is_no_area_where_scores_are_no_numbers(broken):
+    scores, labels = np.arange(4.0), np.array([0, 1, 0, 1])
+    assert area_under_curve(np.array([-np.inf, 1, 2, np.inf]), labels) == 0.75
+    scores[broken] = np.nan
+    assert math.isnan(area_under_curve(scores, labels))
+
+
 def test_rows_wanted_are_those_that_the_loss_pulls():
     model, batch = model_and_batch()
     wanted, pulled = model.rows_wanted(batch), pulled_rows(model, lambda: model.loss(batch))
@@ -97,6 +105,10 @@ def test_gradients_are_those_of_differences():
 def test_no_examples_and_impossible_models():
     model, batch = model_and_batch(0)
     assert model.evaluate(batch).shape == (0,)
-    for tables, features in (({}, 3), ({"item": 3}, 0)):
-        with pytest.raises(UsageError, match="expected at least 1 of each"):
+    for tables, features, said in (
+        ({}, 3, "no tables"),
+        ({"item": 3}, 0, "features = 0 "),
+        ({"item": 0}, 3, "tables = "),
+    ):
+        with pytest.raises(UsageError, match=f"ClickModel.*{said}.*expected"):
             ClickModel(tables, features)

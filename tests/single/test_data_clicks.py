@@ -99,5 +99,5 @@ def test_large_tables_make_ids_of_all_sizes():
 
 def test_impossible_sizes():
     for sizes in ({"divide": 0}, {"bag": 0}, {"held_out": -1}):
-        with pytest.raises(UsageError, match="expected at least"):
+        with pytest.raises(UsageError, match=rf"GeneratedClicks\.{next(iter(sizes))} = .*at least"):
             small(**sizes)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from hybridmpi import cores, environment
+from hybridmpi import cores, environment, folders
 from hybridmpi.cli import launch, mpirun
 from hybridmpi.cli import main as command
 from hybridmpi.cli.main import main
@@ -58,13 +58,13 @@ def test_no_variable_makes_a_traceback(monkeypatch, capsys, name, value):
 def test_a_user_without_a_home(monkeypatch, name):
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert environment.home().startswith("/")
+    assert folders.home().startswith("/")
 
     def nobody(_):
         raise KeyError
 
-    monkeypatch.setattr(environment.pwd, "getpwuid", nobody)
-    assert environment.home() == environment.tempfile.gettempdir()
+    monkeypatch.setattr(folders.pwd, "getpwuid", nobody)
+    assert folders.home() == str(folders.temporary_folder())
 
 
 # -- cores -----------------------------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from typing import Annotated, get_type_hints
 import pytest
 
 from hybridmpi.cli.main import main
+from hybridmpi.field_types import Range, described, meaning_of
 from hybridmpi.optim import OPTIMIZERS
 from hybridmpi.training.job import MetricsSection, default_job, read_job
 from hybridmpi.training.kinds import KINDS
 from hybridmpi.training.reference import job_file, keys_of, sections_of, toml
-from hybridmpi.training.values import Range, described, meaning_of
 
 JOBS = Path(__file__).parents[2] / "jobs"
 

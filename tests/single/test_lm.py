@@ -178,7 +178,7 @@ def test_errors():
         made.loss(wrong)
     with pytest.raises(UsageError, match="call eval"):
         made.evaluate(batch())
-    with pytest.raises(UsageError, match="'sampled' or 'full'"):
+    with pytest.raises(UsageError, match='"sampled" or "full"'):
         LanguageModel(5, softmax="none")
 
 

@@ -192,7 +192,7 @@ def test_translations_are_greedy():
 
 def test_what_it_refuses():
     made, batch = model(), batch_of(sentences())
-    with pytest.raises(UsageError, match="'sampled' or 'full'"):
+    with pytest.raises(UsageError, match='"sampled" or "full"'):
         model(softmax="none")
     with pytest.raises(UsageError, match="evaluate in training mode"):
         made.evaluate(batch)

@@ -88,7 +88,7 @@ def test_dropout():
     draws.begin_step(1, 1, 0)
     np.testing.assert_array_equal(layer(x).data, out.data)
     assert layer.eval()(x) is x and nn.Dropout(0)(x) is x
-    with pytest.raises(UsageError, match="outside"):
+    with pytest.raises(UsageError, match=r"Dropout\.rate = 1\.0 .*at least 0 and below 1"):
         nn.Dropout(1.0)
 
 
@@ -122,3 +122,70 @@ def test_log_uniform_draws_as_often_as_it_says():
     assert nn.LogUniform(1, 3).log_chance(np.zeros(1, int)) == 0
     with pytest.raises(UsageError, match="at least 1"):
         nn.LogUniform(0, 5)
+
+
+def named(**parts):
+    """A module with these attributes, whatever their names are."""
+    module = nn.Module()
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module
+
+
+def test_two_parts_of_one_name_are_refused_with_both_places():
+    for one, other in (
+        ({"a": nn.Linear(2, 2)}, {"a.weight": Parameter((1,), ("constant", 0.0))}),
+        ({"a": [nn.Embedding(2, 2)]}, {"a.0": nn.Embedding(3, 2)}),
+    ):
+        for parts in (one | other, other | one):
+            model = named(**parts)
+            for ask in (model.named_parameters, model.named_tables, lambda model=model: model.initialise(1)):
+                with pytest.raises(UsageError, match=r"self\.a.* and .*getattr\(self, 'a\..*|getattr.* and self\.a"):
+                    ask()
+    assert len(named(a=nn.Linear(2, 2), **{"b.weight": Parameter((1,), ("constant", 0.0))}).named_parameters()) == 3
+
+
+@pytest.mark.parametrize("name", ["", "/", "a/b", "\0", "a\nb", "\x1b[1m", ".", "a..b", ".a", "a.", "\udcff"])
+def test_names_that_cannot_be_stored_are_refused_when_asked_for(name):
+    for part in (nn.Linear(2, 2), nn.Embedding(2, 2), Parameter((1,), ("constant", 0.0))):
+        with pytest.raises(UsageError, match="cannot be stored in a checkpoint"):
+            named(**{name: part}).named_parameters()
+    assert named(**{"größe 2": nn.Linear(2, 2)}).named_parameters()[0][0] == "größe 2.bias"
+
+
+def test_a_reference_back_to_the_whole_is_none_of_its_parts():
+    model = named(layer=nn.Linear(2, 2), part=named(words=nn.Embedding(3, 2)), items=[])
+    model.part.whole, model.part.layer = model, model.layer
+    model.items += [model.items, model]
+    assert [name for name, _ in model.named_parameters()] == ["layer.bias", "layer.weight"]
+    assert [name for name, _ in model.named_tables()] == ["part.words"]
+    model.initialise(1)
+    assert not model.eval().part.training and model.train().part.words.training
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.longdouble, complex, np.int64, np.uint8, bool, object, "U1", "?", None, "x", 7]
+)
+def test_what_is_trained_is_float32_or_float64(dtype):
+    for make in (
+        lambda: nn.Linear(2, 2, dtype=dtype),
+        lambda: nn.LSTM(2, 2, dtype=dtype),
+        lambda: nn.Embedding(2, 2, dtype=dtype),
+        lambda: nn.EmbeddingBag(2, 2, dtype=dtype),
+        lambda: Parameter((2,), ("constant", 1.0), dtype),
+    ):
+        with pytest.raises(UsageError, match=r"expected numpy.float32 or numpy.float64"):
+            make()
+
+
+def test_dtypes_of_other_byte_order_are_taken_in_the_machines_own():
+    for dtype in (">f4", "<f4", ">f8", float, "float32"):
+        own = np.dtype(dtype).newbyteorder("=")
+        assert nn.Linear(2, 2, dtype=dtype).weight.dtype == own == nn.Embedding(2, 2, dtype=dtype).dtype
+        assert nn.Linear(2, 2, dtype=dtype).weight.dtype.isnative
+
+
+@pytest.mark.parametrize("shape", [3, (-1,), (2.0,), "ab", None, (2, None)])
+def test_shapes_of_parameters_are_lengths(shape):
+    with pytest.raises(UsageError, match="a Parameter of shape"):
+        Parameter(shape, ("constant", 0.0))

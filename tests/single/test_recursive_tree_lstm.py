@@ -62,5 +62,5 @@ def test_both_forms_are_the_same(cell, lines):
 
 
 def test_another_cell_is_refused():
-    with pytest.raises(UsageError, match="cell 'rnn': expected 'nary' or 'sum'"):
+    with pytest.raises(UsageError, match=r'RecursiveTreeLSTM\.cell = "rnn" .*expected "nary" or "sum"'):
         RecursiveTreeLSTM(*SIZES, "rnn")

@@ -21,11 +21,12 @@ def test_servers_by_number_by_node_and_by_rank(servers, chosen):
     [
         ((1, 1), UsageError, "a rank is named twice"),
         ((6,), LaunchError, "there is no rank 6: MPI started 6, 0 to 5"),
-        ((-1, 2), LaunchError, "there is no rank -1"),
+        ((-1, 2), UsageError, r"servers = \(-1, 2\) .*each at least 0"),
         (tuple(range(6)), LaunchError, "all 6 ranks would serve"),
         (6, LaunchError, "at least one rank must compute"),
-        ("two", UsageError, "expected 'per-node', a number from 0 up, or a tuple of ranks"),
-        (True, UsageError, "expected 'per-node'"),
+        ("two", UsageError, 'expected "per-node" or a whole number, at least 0 or a tuple or a list'),
+        (True, UsageError, 'expected "per-node"'),
+        ((0.5,), UsageError, r"servers = \(0\.5,\)"),
     ],
 )
 def test_servers_that_cannot_be(servers, error, message):

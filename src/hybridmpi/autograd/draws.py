@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Natural, Seed, checks_arguments
 
 
 @dataclass
@@ -30,11 +31,10 @@ class _Step:
 _current: _Step | None = None
 
 
-def begin_step(seed: int, step: int, rank: int) -> None:
+@checks_arguments
+def begin_step(seed: Seed, step: Natural, rank: Natural) -> None:
     """Say which step's numbers `generator` gives from now on. Local; once a step, on every compute rank."""
     global _current
-    if min(seed, step, rank) < 0:
-        raise UsageError(f"draws: seed {seed}, step {step} and rank {rank} must not be negative")
     _current = _Step(seed, step, rank)
 
 

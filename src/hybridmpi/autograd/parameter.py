@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hybridmpi.arrays import namespace
+from hybridmpi import inputs
+from hybridmpi.arrays import namespace, trained_dtype
 from hybridmpi.autograd.initial import Initial, check_initial, draw
 from hybridmpi.autograd.tensor import Tensor
 from hybridmpi.errors import UsageError
+
+_NO_VALUES = np.empty(0, np.float32)
 
 
 class Parameter(Tensor):
@@ -30,15 +34,15 @@ class Parameter(Tensor):
 
     def __init__(self, shape: tuple[int, ...], init: Initial, dtype: Any = np.float32) -> None:
         check_initial(init, "a Parameter")
-        self.wanted_shape = tuple(shape)
-        self.wanted_dtype = np.dtype(dtype)
+        self.wanted_shape = _checked_shape(shape)
+        self.wanted_dtype = trained_dtype(dtype, f"a Parameter of shape {self.wanted_shape}")
         self.init = init
         self.name = "?"
         self.on_written: Callable[[Parameter], None] | None = None
         self._data = None
         self._grad = None
         self._written = False
-        super().__init__(None, requires_grad=True)
+        super().__init__(_NO_VALUES, requires_grad=True)
 
     @property
     def data(self) -> Any:
@@ -85,10 +89,7 @@ class Parameter(Tensor):
 
     def assign(self, values: Any) -> None:
         """Copy `values` of this shape into the parameter (a checkpoint's, another rank's). Local."""
-        if tuple(values.shape) != self.wanted_shape:
-            raise UsageError(
-                f"parameter '{self.name}' has shape {self.wanted_shape} and cannot take values of shape {values.shape}"
-            )
+        values = inputs.floats(values, self.wanted_dtype, f"the values of parameter '{self.name}'", self.wanted_shape)
         if self._data is None:
             self._data = namespace(values).array(values, self.wanted_dtype, copy=True, order="C")
         else:
@@ -159,3 +160,13 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter('{self.name}', shape={self.wanted_shape}, dtype={self.wanted_dtype})"
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    try:
+        found = tuple(operator.index(length) for length in shape)
+    except TypeError:
+        found = None
+    if found is None or min(found, default=0) < 0:
+        raise UsageError(f"a Parameter of shape {shape!r}: expected a tuple of lengths, such as (4, 3)")
+    return found

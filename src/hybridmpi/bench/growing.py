@@ -13,7 +13,7 @@ Time        steps through the Trainer, on the same trees, both ways in turn; on 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,12 +51,24 @@ def servers(options: argparse.Namespace) -> Servers:
     return options.servers
 
 
+class _Trees(NamedTuple):
+    """What one step draws: a tree for each of `seeds`."""
+
+    seeds: list[int]
+    levels: int
+    policy: str
+
+    @property
+    def weight(self) -> int:
+        return len(self.seeds)
+
+
 class _Growing(TopDownTreeLSTM):
-    """Learns the trees that it draws, from (seeds, levels, policy)."""
+    """Learns the trees that it draws."""
 
     vertices = 0
 
-    def loss(self, batch: tuple[list[int], int, str]) -> Tensor:
+    def loss(self, batch: _Trees) -> Tensor:
         """Return the negative log likelihood of trees just drawn, a mean over their vertices."""
         seeds, levels, policy = batch
         drawn = self.tree.over(seeds, [levels] * len(seeds), policy=policy)
@@ -91,7 +103,7 @@ def _is_right(world: World, options: argparse.Namespace) -> bool:
     model = _Growing(KINDS, WIDTH, options.hidden, np.float64)
     trainer, found = _trainer(world, model), []
     for policy in ("serial", "batched", "batched"):  # twice: the first finds out what the functions return
-        model.loss((_seeds(world, FEW), min(options.levels, 6), policy)).backward()
+        model.loss(_Trees(_seeds(world, FEW), min(options.levels, 6), policy)).backward()
         table = model.kinds.take_gradient()
         gradients = {name: parameter.grad.copy() for name, parameter in model.named_parameters()}
         gradients["kinds"] = table.values.copy()
@@ -113,7 +125,7 @@ def _rows(world: World, batch: int, options: argparse.Namespace) -> list[dict[st
     trainer, seeds = _trainer(world, model), _seeds(world, batch)
 
     def step(policy: str) -> Any:
-        return lambda: trainer.train_step((seeds, options.levels, policy))
+        return lambda: trainer.train_step(_Trees(seeds, options.levels, policy))
 
     seconds = alternate(world, {policy: step(policy) for policy in ("batched", "serial")}, options.repeats)
     trainer.close()

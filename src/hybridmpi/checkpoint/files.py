@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import socket
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from errno import EINVAL
+from errno import EDQUOT, EFBIG, EINVAL, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import h5py
 import numpy as np
 
 from hybridmpi.arrays import namespace
+from hybridmpi.checkpoint.image import Image, laid_out, stored_dtype
 from hybridmpi.errors import CheckpointError
 from hybridmpi.wording import one_line
 
@@ -30,17 +33,20 @@ MARK_BYTES = 64 << 20
 SLABS_IN_FLIGHT = 4
 # The part of a file that holds what HDF5 keeps for itself: structure, names, attributes, strings.
 HEADERS = "the HDF5 structure"
-# Large datasets start on a page: their writes and reads then move whole pages.
-ALIGN_FROM, ALIGN_TO = 64 << 10, 4096
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The digest of everything before `end`; the bytes since the previous mark belong to `part` of the file."""
+    """The digest of everything before `end`; the bytes since the previous mark belong to `part` of the file.
+
+    `crc` is the CRC-32 of these bytes alone, so that a part can be read, and checked, without what lies before it; None
+    in files of earlier versions.
+    """
 
     end: int
     part: str
     digest: str
+    crc: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,10 @@ class FileRecord:
 
 
 class MarkedDigest:
-    """sha256 of a stream of bytes that remembers the digest of the prefix at the end of every part.
+    """sha256 of a stream of bytes that remembers the digest of the prefix, and the CRC-32, at the end of every part.
 
     The first mark that a later reading does not reproduce names the part that was damaged, at no cost: one pass and
-    the plain sha256 of the whole file, which `sha256sum` can check as well.
+    the plain sha256 of the whole file, which `sha256sum` can check as well. A part that is read alone has its CRC-32.
     """
 
     def __init__(self) -> None:
@@ -75,8 +81,10 @@ class MarkedDigest:
         view = memoryview(piece).cast("B")
         self._sha256.update(view)
         self._end += len(view)
-        mark = Mark(self._end, part, self._sha256.copy().hexdigest()[:16])
-        if self.marks and self.marks[-1].part == part:
+        same = bool(self.marks) and self.marks[-1].part == part
+        crc = zlib.crc32(view, self.marks[-1].crc if same else 0)
+        mark = Mark(self._end, part, self._sha256.copy().hexdigest()[:16], crc)
+        if same:
             self.marks[-1] = mark
         else:
             self.marks.append(mark)
@@ -86,59 +94,46 @@ class MarkedDigest:
         return self._sha256.hexdigest()
 
 
-def open_file(path: str | os.PathLike, mode: str = "r") -> h5py.File:
-    """Open an HDF5 file for reading ("r") or writing; the only place that does. Local.
+@dataclass
+class Aside:
+    """A file that is being written beside its final name; `needs`: its size in bytes, 0 while that is not known."""
 
-    File locks fail on NFS and Lustre, so readers take none and writers go on without one. The format bounds keep
-    the files readable by HDF5 1.10 tools.
-    """
-    if mode != "r":
-        return h5py.File(
-            path,
-            mode,
-            locking="best-effort",
-            libver=("earliest", "v110"),
-            alignment_threshold=ALIGN_FROM,
-            alignment_interval=ALIGN_TO,
-        )
-    return h5py.File(path, "r", locking=False)
+    path: Path
+    needs: int = 0
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[h5py.File]:
-    """Yield the HDF5 file `path` open for reading. Local.
-
-    Raises CheckpointError naming the file for everything h5py raises on a missing or damaged file.
-    """
-    try:
-        with open_file(path) as file:
-            yield file
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read: {one_line(error)}. Run 'hybridmpi inspect --verify {path.parent}', or "
-            "open an older generation"
-        ) from error
-
-
-@contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
+def written_aside(path: Path, advice: str = "older generations are untouched") -> Iterator[Aside]:
     """Yield `.NAME.tmp` beside `path`; on leaving, flush it to disk and rename it to `path`. Local.
 
-    On an error nothing of it stays. Raises CheckpointError naming the file when the system refuses.
+    On an error nothing of it stays. Raises CheckpointError naming the file when the system refuses, and how much room
+    there is where that is why.
     """
-    aside = path.with_name(f".{path.name}.tmp")
+    aside = Aside(path.with_name(f".{path.name}.tmp"))
     try:
         yield aside
-        sync(aside)
-        os.replace(aside, path)
+        sync(aside.path)
+        os.replace(aside.path, path)
         sync(path.parent)
-    except (OSError, RuntimeError) as error:  # h5py raises RuntimeError where a flush at close fails
+    except OSError as error:
+        said = f"{path}: cannot be written on {socket.gethostname()}: {one_line(error)}{_room(aside, error)}"
         raise CheckpointError(
-            f"{path}: cannot be written on {socket.gethostname()}: {one_line(error)}. Free space, check the "
-            f"permissions of {path.parent} and save again; older generations are untouched"
+            f"{said}. Free space, check the permissions of {path.parent} and save again; {advice}"
         ) from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.path.unlink(missing_ok=True)
+
+
+def _room(aside: Aside, error: OSError) -> str:
+    """Return in words how much room a file needs and how much there is, where that is what `error` is about."""
+    if error.errno not in (ENOSPC, EDQUOT, EFBIG):
+        return ""
+    needs = f"it needs {aside.needs:,} bytes" if aside.needs else "the disk is full"
+    with suppress(OSError):
+        written, free = os.stat(aside.path).st_blocks * 512, shutil.disk_usage(aside.path.parent).free
+        return f" ({needs}; {written + free:,} are free)"
+    return f" ({needs})"
 
 
 def sync(path: Path) -> None:
@@ -153,7 +148,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def slabs(array: np.ndarray | h5py.Dataset, size: int) -> Iterator[tuple[int, int]]:
+def slabs(array: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
     """Yield (begin, end) along the first axis of `array`, about `size` bytes and at least one row each. Local."""
     rows = max(1, size * len(array) // max(1, array.nbytes))
     for begin in range(0, len(array), rows):
@@ -170,13 +165,14 @@ def write_file(
     """Write one HDF5 file of a checkpoint, whole or not at all, and return its record. Local.
 
     `arrays` (path in the file -> array) become contiguous datasets; `describe(file)` adds attributes, strings and
-    links. h5py lays the file out with all space allocated; the arrays are then written in slabs at the offsets that
-    h5py gave them, while a thread hashes the same slabs. So the file is never read back, no array is copied as a
-    whole, and hashing overlaps writing and fsync. Raises CheckpointError naming the file.
+    links. h5py lays the file out in memory; the arrays are then written in slabs at the offsets that h5py gave them,
+    what h5py wrote between them, while a thread hashes the same slabs. So the file is never read back, no array is
+    copied as a whole, and hashing overlaps writing and fsync. Raises CheckpointError naming the file.
     """
     digest = MarkedDigest()
     hashed: list[Future] = []
     copies: deque[Future] = deque()
+    image, offsets = laid_out({key: (array.shape, array.dtype) for key, array in arrays.items()}, describe)
 
     with ThreadPoolExecutor(1, "checkpoint-sha256") as hasher:
 
@@ -188,30 +184,53 @@ def write_file(
                     copies.popleft().result()
 
         with written_aside(directory / name) as aside:
-            with open_file(aside, "w") as file:
-                offsets = {key: _allocate(file, key, array) for key, array in arrays.items()}
-                describe(file)
-            with open(aside, "r+b", buffering=0) as raw:
-                size = os.fstat(raw.fileno()).st_size
-                position = 0
-                for offset, key in sorted((at, key) for key, at in offsets.items() if at is not None):
-                    _hash_headers(raw.fileno(), position, offset, hash_later)
-                    position = _write_array(raw.fileno(), offset, key, arrays[key], hash_later)
-                _hash_headers(raw.fileno(), position, size, hash_later)
+            write_laid_out(aside, image, offsets, lambda key: _slabs_of(key, arrays[key]), hash_later)
         for future in hashed:
             future.result()
-    return FileRecord(name, size, digest.hexdigest(), socket.gethostname(), tuple(digest.marks), contents)
+    return FileRecord(name, image.size, digest.hexdigest(), socket.gethostname(), tuple(digest.marks), contents)
 
 
-def _allocate(file: h5py.File, key: str, array: np.ndarray) -> int | None:
-    """Create a contiguous dataset with its space reserved, unfilled; return its offset, None if it has no bytes."""
-    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    dataset = file.create_dataset(key, array.shape, array.dtype, dcpl=creation, track_times=False)
-    if array.ndim == 0:  # h5py passes no creation properties for scalars: writing one is what reserves its space
-        dataset[()] = as_host(array)
-    return dataset.id.get_offset()
+def write_laid_out(
+    aside: Aside,
+    image: Image,
+    offsets: Mapping[str, int],
+    slabs_of: Callable[[str], Iterator[tuple[np.ndarray, str, bool]]],
+    also: Callable[[Any, str, bool], None] = lambda piece, part, copied: None,
+) -> None:
+    """Write the HDF5 file `image`, with the values of arrays at their `offsets`, from begin to end. Local.
+
+    `slabs_of(key)` yields an array's values in their order, as (C-contiguous slab, part of the file, whether it is a
+    copy); `also` is given all that is written. Raises OSError where the system refuses.
+    """
+    aside.needs = image.size
+    with open(aside.path, "wb", buffering=0) as file:
+        position = 0
+        for offset, key in sorted((at, key) for key, at in offsets.items()):
+            position = _write_structure(file.fileno(), image, position, offset, also)
+            for slab, part, copied in slabs_of(key):
+                stored = slab.astype(stored_dtype(slab.dtype), copy=False)
+                piece = memoryview(stored.reshape(-1).view(np.uint8))
+                also(piece, part, copied or stored is not slab)
+                position = _write(file.fileno(), piece, position)
+        _write_structure(file.fileno(), image, position, image.size, also)
+
+
+def _write_structure(descriptor: int, image: Image, begin: int, end: int, also: Callable) -> int:
+    """Write what HDF5 itself put from `begin` to `end`; return `end`."""
+    while begin < end:
+        piece = image.read_at(begin, min(SLAB_BYTES, end - begin))
+        also(piece, HEADERS, True)
+        begin = _write(descriptor, memoryview(piece), begin)
+    return begin
+
+
+def _write(descriptor: int, piece: memoryview, offset: int) -> int:
+    """Write all of `piece` at `offset`; return the offset after it."""
+    while piece:
+        written = os.pwrite(descriptor, piece, offset)
+        offset += written
+        piece = piece[written:]
+    return offset
 
 
 def as_host(array: np.ndarray) -> np.ndarray:
@@ -219,26 +238,12 @@ def as_host(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array if namespace(array) is np else array.get())
 
 
-def _write_array(descriptor: int, offset: int, key: str, array: np.ndarray, hash_later: Callable) -> int:
-    """Write `array` at `offset` in slabs, handing each to the hasher; return the offset after it."""
+def _slabs_of(key: str, array: np.ndarray) -> Iterator[tuple[np.ndarray, str, bool]]:
+    """Yield the slabs of an array, each with its part of the file, and whether it is a copy."""
     rows = array if array.ndim else array.reshape(1)
     for first, last in slabs(rows, MARK_BYTES):
-        part = rows[first:last]
-        name = key if len(part) == len(rows) else f"{key}[{first}:{last}]"
-        for begin, end in slabs(part, SLAB_BYTES):
-            host = as_host(part[begin:end])
-            slab = memoryview(host.view(np.uint8).reshape(-1))
-            hash_later(slab, name, copied=host.base is None)
-            while slab:
-                written = os.pwrite(descriptor, slab, offset)
-                offset += written
-                slab = slab[written:]
-    return offset
-
-
-def _hash_headers(descriptor: int, begin: int, end: int, hash_later: Callable) -> None:
-    """Hand the bytes that HDF5 itself wrote, from `begin` to `end`, to the hasher."""
-    while begin < end:
-        piece = os.pread(descriptor, min(SLAB_BYTES, end - begin), begin)
-        hash_later(piece, HEADERS, copied=True)
-        begin += len(piece)
+        stretch = rows[first:last]
+        part = key if len(stretch) == len(rows) else f"{key}[{first}:{last}]"
+        for begin, end in slabs(stretch, SLAB_BYTES):
+            host = as_host(stretch[begin:end])
+            yield host, part, host.base is None

@@ -80,6 +80,35 @@ def find(path: str | os.PathLike) -> Path:
     )
 
 
+def candidates(path: str | os.PathLike) -> tuple[list[Path], list[str]]:
+    """Return the generations that `path` may mean, in the order in which to try them, and what is wrong with newer
+    ones whose manifests cannot be read. Local.
+
+    A generation, or a file in it, means that one; a directory of them the one committed last, then those before it.
+    Raises CheckpointError as `find` does where there is none.
+    """
+    directory = find(path)
+    if Path(path).is_file() or (Path(path) / MANIFEST_FILE).exists():
+        return [directory], []
+    return _whole(path), [text for broken, text in broken_manifests(path) if _step(broken) > _step(directory)]
+
+
+def broken_manifests(root: str | os.PathLike) -> list[tuple[Path, str]]:
+    """Return the generations below `root` with a manifest that cannot be read, newest first, and why. Local."""
+    found = []
+    for directory in generations(root):
+        if (directory / MANIFEST_FILE).exists():
+            try:
+                read_manifest(directory)
+            except CheckpointError as error:
+                found.append((directory, str(error)))
+    return found
+
+
+def _step(directory: Path) -> int:
+    return int(_GENERATION.fullmatch(directory.name)[1])
+
+
 def begin(root: str | os.PathLike, step: int) -> Path:
     """Make the directory of `step` ready to be written and return it. Local: one rank calls it, before all writes.
 

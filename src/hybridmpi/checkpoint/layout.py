@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import gcd
 
 import numpy as np
 
 from hybridmpi.errors import CheckpointError
 
-FORMAT = 2
+FORMAT = 3
 DENSE_FILE = "dense.h5"
 INDEX_FILE = "index.h5"
 MANIFEST_FILE = "manifest.json"
@@ -74,6 +75,20 @@ def overlap(a: Progression, b: Progression) -> Overlap | None:
         other_start=(row - b.first) // b.stride,
         other_step=stride // b.stride,
         count=(end - row) // stride + 1,
+    )
+
+
+def covered(spans: Sequence[Progression], rows: int) -> bool:
+    """Return whether progressions have each of the rows from 0 to before `rows` once. Local."""
+    spans = [span for span in spans if span.count]
+    if sum(span.count for span in spans) != rows or any(span.first < 0 or span.last >= rows for span in spans):
+        return False
+    if len({span.stride for span in spans}) > 1:
+        return not any(overlap(a, b) for position, a in enumerate(spans) for b in spans[:position])
+    ordered = sorted(spans, key=lambda span: (span.first % span.stride, span.first))
+    return all(
+        before.first % before.stride != after.first % after.stride or before.last < after.first
+        for before, after in pairwise(ordered)
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from hybridmpi.checkpoint.files import SLAB_BYTES, FileRecord, MarkedDigest
 from hybridmpi.checkpoint.generations import find
 from hybridmpi.checkpoint.manifest import from_entry, read_manifest
+from hybridmpi.checkpoint.source import opened_plainly, why
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def verify_file(directory: Path, record: FileRecord) -> Damage | None:
     """Return what is wrong with one file, or None. Local."""
     digest = MarkedDigest()
     try:
-        with open(directory / record.name, "rb", buffering=0) as file:
+        with opened_plainly(directory / record.name) as descriptor, open(descriptor, "rb", 0, closefd=False) as file:
             size = os.fstat(file.fileno()).st_size
             if size != record.size:
                 how = "cut short" if size < record.size else "it grew"
@@ -59,11 +60,12 @@ def verify_file(directory: Path, record: FileRecord) -> Damage | None:
                     digest.update(memoryview(buffer)[:count], mark.part)
                     position += count
                 begin = digest.marks[-2].end if len(digest.marks) > 1 else 0
-                if digest.marks[-1].digest != mark.digest:
+                found = digest.marks[-1]
+                if found.digest != mark.digest or mark.crc not in (found.crc, None):
                     text = f"bytes {begin} to {mark.end - 1} are not what was written: {mark.part}"
                     return Damage(record.name, mark.part, text, begin, mark.end)
     except OSError as error:
-        return Damage(record.name, "", f"cannot be read: {error.strerror}")
+        return Damage(record.name, "", f"cannot be read: {why(error)}")
     if digest.hexdigest() != record.sha256:
         return Damage(record.name, "", f"sha256 is {digest.hexdigest()}, expected {record.sha256}")
     return None

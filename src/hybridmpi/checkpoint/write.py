@@ -13,6 +13,7 @@ import numpy as np
 
 from hybridmpi.checkpoint.files import FileRecord, write_file
 from hybridmpi.checkpoint.layout import DENSE_FILE, FORMAT, MANIFEST_FILE, TableShard, check_name, server_file
+from hybridmpi.checkpoint.vocabulary import write_words
 from hybridmpi.errors import CheckpointError
 
 Arrays = Mapping[str, np.ndarray]
@@ -86,6 +87,11 @@ def write_dense(
         for name in arrays:
             if name not in parameters:
                 raise CheckpointError(f"optimiser slot '{slot}' names parameter '{name}', which is not being saved")
+            if _shape(arrays[name]) != _shape(parameters[name]):
+                raise CheckpointError(
+                    f"optimiser slot '{slot}' of parameter '{name}': {arrays[name].dtype} {arrays[name].shape}; "
+                    f"expected what the parameter is, {parameters[name].dtype} {parameters[name].shape}"
+                )
     slots = {name: sorted(slot for slot in state if name in state[slot]) for name in sorted(parameters)}
     named = {f"parameter '{name}'": name for name in parameters} | {f"carried '{name}'": name for name in carried}
     for what, name in [*named.items(), *((f"slot '{slot}'", slot) for slot in state)]:
@@ -101,7 +107,7 @@ def write_dense(
             file.require_group(group)
         _describe_meta(file.create_group("meta"), meta)
         if words is not None:
-            _write_words(file, words)
+            write_words(file, list(words))
 
     contents = {
         "parameters": {name: _shape(parameters[name]) | {"slots": slots[name]} for name in slots},
@@ -149,18 +155,6 @@ def _describe_meta(group: h5py.Group, meta: Mapping[str, Any]) -> None:
             group.attrs[key] = value
         else:
             group.create_dataset(key, data=json.dumps(value, ensure_ascii=True), track_times=False)
-
-
-def _write_words(file: h5py.File, words: Sequence[str]) -> None:
-    for position, word in enumerate(words):
-        if "\0" in word:
-            raise CheckpointError(f"vocabulary word {position}, {word!r}: HDF5 strings end at NUL; remove it")
-    dataset = file.create_dataset("/vocabulary/words", (len(words),), h5py.string_dtype(), track_times=False)
-    try:
-        if words:
-            dataset[:] = list(words)
-    except UnicodeEncodeError as error:
-        raise CheckpointError(f"a vocabulary word is not valid UTF-8: {error}; clean the word list") from error
 
 
 def _shape(array: np.ndarray) -> dict[str, Any]:

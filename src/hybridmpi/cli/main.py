@@ -10,11 +10,12 @@ import sys
 import time
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hybridmpi.environment import hint
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.mpi_implementations import IMPLEMENTATIONS
+from hybridmpi.streams import drop, ensure_streams, write
 from hybridmpi.wording import nearest
 
 COMMANDS = {
@@ -34,6 +35,8 @@ COMMANDS = {
 RANK_VARIABLES = (*dict.fromkeys(each.rank for each in IMPLEMENTATIONS), "SLURM_PROCID")
 """Where mpirun, mpiexec and srun tell a process its rank before MPI is loaded."""
 STAND_BACK_SECONDS = 2.0
+UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""What a stream that cannot be written says."""
 
 USAGE = """usage: hybridmpi COMMAND ...
 
@@ -57,24 +60,32 @@ def main(argv: list[str] | None = None) -> int:
     up, so that the hook of the world ends them all.
     """
     arguments = sys.argv[1:] if argv is None else argv
+    ensure_streams()
     for stream in (sys.stdout, sys.stderr):  # names and words may be of any script, a terminal need not show it
         with suppress(AttributeError):  # what a notebook puts in their place
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _run(arguments)
+        try:
+            require_folder()
+            status = _run(arguments)
+        except SystemExit:  # of argparse, when it has printed its help
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+        return status
     except HybridMPIError as error:
         if _is_one_of_several():
             raise
         _let_the_first_rank_speak()
-        print(f"hybridmpi: error: {error}", file=sys.stderr)
+        write(sys.stdout, "")
+        write(sys.stderr, f"hybridmpi: error: {error}\n")
         return error.exit_code
     except OSError as error:  # the reader of a pipe, such as head, has seen enough; or a disk is full
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if not (full or isinstance(error, BrokenPipeError)) or _is_one_of_several():
+        if error.errno not in UNWRITABLE or error.filename is not None or _is_one_of_several():
             raise
-        if full:
-            print(f"hybridmpi: error: {error.strerror}, where this command writes to", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:
+            write(sys.stderr, f"hybridmpi: error: {error.strerror}, where this command writes to\n")
+        drop(sys.stdout)
         return 1
 
 
@@ -95,9 +106,15 @@ def _run(arguments: list[str]) -> int:
     module = import_module(module_name)
     parser = _Parser(prog=f"hybridmpi {name}", description=text[0].upper() + text[1:] + ".")
     module.add_arguments(parser)
-    status = module.run(parser.parse_args(rest))
-    sys.stdout.flush()
-    return status
+    return module.run(parser.parse_args(rest))
+
+
+def require_folder() -> None:
+    """Raise UsageError where the current folder has been removed. Local."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(f"the current folder is not there any more ({error.strerror}): cd to one that is") from error
 
 
 class _Parser(argparse.ArgumentParser):
@@ -108,6 +125,13 @@ class _Parser(argparse.ArgumentParser):
         if match := re.fullmatch(r"unrecognized arguments: --([\w-]+).*", message):
             message = f"no option '{match[1]}': {nearest(match[1], sorted(_options_of(self)))}"
         super().error(message)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help, which is what was asked for, or what is wrong, which is said by the exit status too."""
+        if file is sys.stdout:
+            file.write(message)  # argparse would keep silent about a full disk
+        else:
+            write(sys.stderr, message)
 
 
 def _options_of(parser: argparse.ArgumentParser) -> set[str]:

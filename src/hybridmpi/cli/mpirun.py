@@ -18,11 +18,12 @@ from pathlib import Path
 
 from hybridmpi.children import python
 from hybridmpi.cores import usable_cores
-from hybridmpi.environment import home, inherited, number, text
+from hybridmpi.environment import inherited, number, text
 from hybridmpi.errors import LaunchError, UsageError
+from hybridmpi.folders import home
 from hybridmpi.mpi_implementations import HOW_TO_INSTALL, Implementation, of_launcher, of_library
+from hybridmpi.mpi_start import has_fabric
 from hybridmpi.wording import one_line, telling
-from hybridmpi.world import has_fabric
 
 THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 """OpenBLAS, MKL and BLIS follow the first; numba only its own."""

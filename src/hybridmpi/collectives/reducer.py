@@ -20,7 +20,8 @@ from hybridmpi.collectives.topology import Topology, discover
 from hybridmpi.collectives.two_level import TAGS
 from hybridmpi.collectives.wire import wire_for
 from hybridmpi.errors import HybridMPIError, UsageError
-from hybridmpi.world import World, has_fabric
+from hybridmpi.mpi_start import has_fabric
+from hybridmpi.world import World
 
 # The name of what one node does: no messages at all.
 SHARED = "shared"
@@ -89,7 +90,8 @@ class AllReduce:
     def allocate(self, length: int, dtype: Any) -> np.ndarray:
         """Return a zeroed buffer [length] that is summed where it lies. Local; the same calls on every rank.
 
-        Raises ValueError when the room is used up, or the tags that tell the messages of buffers from each other.
+        dtype: float32 or float64, else UsageError. Raises ValueError when the room is used up, or the tags that tell
+        the messages of buffers from each other.
         """
         if len(self._buffers) + 1 >= TAGS:
             raise ValueError(f"an all-reduce has at most {TAGS - 2} buffers: make them larger")

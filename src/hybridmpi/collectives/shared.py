@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridmpi.arrays import fit_to_receive
+from hybridmpi.arrays import fit_to_receive, trained_dtype
 from hybridmpi.collectives import shared_kernels as loops
 from hybridmpi.collectives.flags import LINE
 from hybridmpi.collectives.shared_buffer import HEADER, POLLS, SharedBuffer
@@ -94,9 +94,9 @@ class SharedMemory:
     def allocate(self, length: int, dtype: Any) -> SharedBuffer:
         """Return a zeroed buffer [length] of every rank, summed where it lies. Local; the same calls on every rank.
 
-        Raises ValueError when the room given at the start is used up.
+        Raises ValueError when the room given at the start is used up, UsageError for a dtype that is not summed.
         """
-        dtype = np.dtype(dtype)
+        dtype = trained_dtype(dtype, "a buffer that ranks sum")
         start = self._used + HEADER
         stop = start + length * dtype.itemsize
         if stop > self._row_bytes - SKEW:
@@ -112,6 +112,7 @@ class SharedMemory:
         """Replace the private `buffer` [n], float32 or float64, on every rank by the sum over the ranks. Collective
         over `comm`."""
         flat = fit_to_receive(buffer).reshape(-1)
+        trained_dtype(flat.dtype, "a buffer that ranks sum")
         if self.size == 1 or not flat.size:
             return
         self.moved += bytes_moved(flat.size, flat.itemsize, self.size, self.rank)

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from hybridmpi.data.sharding import block
+from hybridmpi.field_types import Count, Natural, checks_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,10 @@ class Clicks(Protocol):
         """Return examples [first, first + count) of the `held_out` ones."""
 
 
-def training_batches(clicks: Clicks, batch: int, step: int, rank: int, ranks: int) -> Iterator[ClickBatch | None]:
+@checks_arguments
+def training_batches(
+    clicks: Clicks, batch: Count, step: Natural, rank: Natural, ranks: Count
+) -> Iterator[ClickBatch | None]:
     """Yield a rank's share of the global batches of `batch` examples, from that of `step` (from 0) on, without end.
 
     None where the rank has none of it. Together the ranks get the same examples in the same step, whatever their
@@ -58,7 +62,8 @@ def training_batches(clicks: Clicks, batch: int, step: int, rank: int, ranks: in
         step += 1
 
 
-def held_out_batches(clicks: Clicks, batch: int, rank: int, ranks: int) -> Iterator[ClickBatch]:
+@checks_arguments
+def held_out_batches(clicks: Clicks, batch: Count, rank: Natural, ranks: Count) -> Iterator[ClickBatch]:
     """Yield a rank's share of the held-out examples, up to `batch` at a time. Local. UsageError: an impossible rank."""
     first, count = block(clicks.held_out, rank, ranks)
     for start in range(first, first + count, batch):

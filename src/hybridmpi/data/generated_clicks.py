@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.data.clicks import ClickBatch
-from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Amount, Count, Natural, Seed, checks_arguments
 
 # Distinct values of the 26 categorical features of the Criteo Kaggle log, as the DLRM benchmark counts them.
 CRITEO_ROWS = (
@@ -37,12 +37,8 @@ class GeneratedClicks:
     for sizes below 1.
     """
 
-    def __init__(self, divide: int, exponent: float, bag: int, held_out: int, seed: int) -> None:
-        if divide < 1 or bag < 1 or held_out < 0:
-            raise UsageError(
-                f"generated clicks: tables divided by {divide}, bags of {bag}, {held_out} held out: expected at least "
-                "1, 1 and 0"
-            )
+    @checks_arguments
+    def __init__(self, divide: Count, exponent: Amount, bag: Count, held_out: Natural, seed: Seed) -> None:
         rows = [max(FEWEST_ROWS, -(-count // divide)) for count in CRITEO_ROWS]
         self.tables = {f"c{place:02}": count for place, count in enumerate(rows, 1)}
         self._arguments = divide, exponent, bag, held_out, seed
@@ -113,4 +109,4 @@ class GeneratedClicks:
         return values
 
     def _seed_of(self, name: str) -> int:
-        return ((self._seed << 32) ^ zlib.crc32(name.encode())) % (1 << 64)
+        return (self._seed << 32) ^ zlib.crc32(name.encode())

@@ -10,7 +10,9 @@ import numpy as np
 
 from hybridmpi.data.sharding import shard
 from hybridmpi.errors import DataError, UsageError
+from hybridmpi.field_types import Count, Natural, Seed, checks_arguments
 from hybridmpi.graphs import Graphs
+from hybridmpi.inputs import integers
 
 
 def deal(sizes: np.ndarray, ranks: int) -> np.ndarray:
@@ -22,9 +24,10 @@ def deal(sizes: np.ndarray, ranks: int) -> np.ndarray:
     """
     if ranks < 1:
         raise UsageError(f"graphs for {ranks} ranks: expected at least 1")
+    sizes = integers(sizes, "sizes of graphs", 0)
     owners = np.zeros(len(sizes), np.int64)
     loads = [(0, rank) for rank in range(ranks)]  # sorted, therefore a heap
-    for graph in np.argsort(-np.asarray(sizes, np.int64), kind="stable").tolist():
+    for graph in np.argsort(-sizes, kind="stable").tolist():
         load, rank = loads[0]
         owners[graph] = rank
         heapq.heapreplace(loads, (load + int(sizes[graph]), rank))
@@ -58,9 +61,8 @@ class GraphBatches:
     without data "label".
     """
 
-    def __init__(self, graphs: Graphs, size: int, seed: int, rank: int = 0, ranks: int = 1) -> None:
-        if size < 1:
-            raise UsageError(f"batches of {size} graphs: expected at least 1")
+    @checks_arguments
+    def __init__(self, graphs: Graphs, size: Count, seed: Seed, rank: Natural = 0, ranks: Count = 1) -> None:
         shard((), rank, ranks)  # refuses an impossible rank
         if len(graphs) < size:
             raise DataError(
@@ -105,7 +107,8 @@ class GraphBatches:
         return GraphBatch(graphs, int(np.count_nonzero(graphs.data["label"] >= 0)), position, mine)
 
 
-def held_out_graph_batches(graphs: Graphs, size: int, rank: int = 0, ranks: int = 1) -> GraphBatches:
+@checks_arguments
+def held_out_graph_batches(graphs: Graphs, size: Count, rank: Natural = 0, ranks: Count = 1) -> GraphBatches:
     """Return batches for one pass over held-out graphs, of which there is at least one; few graphs make smaller ones.
 
     The sums over them are the same for any number of ranks. Local. Raises DataError for no graphs.

@@ -9,7 +9,8 @@ import numpy as np
 
 from hybridmpi.data.sentences import Pairs
 from hybridmpi.data.sharding import shard
-from hybridmpi.errors import DataError, UsageError
+from hybridmpi.errors import DataError
+from hybridmpi.field_types import Count, Natural, Seed, checks_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,8 @@ class PairBatches:
     Raises UsageError for sizes below 1 or an impossible rank; DataError for a text shorter than one batch.
     """
 
-    def __init__(self, pairs: Pairs, sentences: int, seed: int, rank: int = 0, ranks: int = 1) -> None:
-        if sentences < 1:
-            raise UsageError(f"batches of {sentences} sentences: expected at least 1")
+    @checks_arguments
+    def __init__(self, pairs: Pairs, sentences: Count, seed: Seed, rank: Natural = 0, ranks: Count = 1) -> None:
         shard((), rank, ranks)  # refuses an impossible rank
         if len(pairs) < sentences:
             raise DataError(
@@ -100,7 +100,8 @@ class PairBatches:
         return PairBatch(*self._pairs.source.padded(mine), *self._pairs.target.padded(mine), mine, position)
 
 
-def held_out_pair_batches(pairs: Pairs, sentences: int, rank: int = 0, ranks: int = 1) -> PairBatches:
+@checks_arguments
+def held_out_pair_batches(pairs: Pairs, sentences: Count, rank: Natural = 0, ranks: Count = 1) -> PairBatches:
     """Return batches for one pass over held-out pairs, of which there is at least one; few pairs make smaller ones.
 
     The sums over them are the same for any number of ranks. Local. Raises DataError for no pairs.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
-from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, checks_arguments
 
 T = TypeVar("T")
 PATIENCE = 5.0
@@ -22,9 +22,8 @@ class Prefetch(Generic[T]):
     closed one is at its end. Raises UsageError for a depth below 1.
     """
 
-    def __init__(self, iterable: Iterable[T], depth: int = 2) -> None:
-        if depth < 1:
-            raise UsageError(f"a prefetch depth of {depth}: expected at least 1")
+    @checks_arguments
+    def __init__(self, iterable: Iterable[T], depth: Count = 2) -> None:
         self._depth = depth
         self._ready: deque[T] = deque()
         self._changed = Condition()

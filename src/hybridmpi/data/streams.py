@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridmpi import inputs
 from hybridmpi.data.sharding import block
 from hybridmpi.errors import DataError, UsageError
+from hybridmpi.field_types import Count, Natural, checks_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,11 @@ class Streams:
     Raises UsageError for sizes below 1 or an impossible rank; DataError for a text shorter than one batch.
     """
 
-    def __init__(self, tokens: np.ndarray, streams: int, steps: int, rank: int = 0, ranks: int = 1) -> None:
-        if streams < 1 or steps < 1:
-            raise UsageError(f"{streams} streams of {steps} steps: expected at least 1 of each")
+    @checks_arguments
+    def __init__(self, tokens: np.ndarray, streams: Count, steps: Count, rank: Natural = 0, ranks: Count = 1) -> None:
+        tokens = inputs.plain_array(tokens, "tokens")
+        if tokens.ndim != 1 or (len(tokens) and tokens.dtype.kind not in "iu"):
+            raise UsageError(f"tokens of dtype {tokens.dtype}, shape {tokens.shape}: expected one row of integers")
         self.first_stream, self.count = block(streams, rank, ranks)
         length = (len(tokens) - 1) // streams if len(tokens) else 0
         if length < steps:
@@ -94,14 +98,16 @@ class Streams:
         )
 
 
-def held_out_streams(tokens: np.ndarray, streams: int, steps: int, rank: int = 0, ranks: int = 1) -> Streams:
+@checks_arguments
+def held_out_streams(tokens: np.ndarray, streams: Count, steps: Count, rank: Natural = 0, ranks: Count = 1) -> Streams:
     """Return streams for one pass over a held-out text of at least two words; shorter texts get fewer and shorter ones.
 
     With n words, n - 1 can be predicted, of which the pass leaves out at most streams - 1. Perplexities compare only
     between equal `streams`, since each stream begins without context; they are the same for any number of ranks. Local.
     Raises DataError for fewer than two words.
     """
-    if len(tokens) < 2:
+    tokens = inputs.plain_array(tokens, "tokens")
+    if tokens.size < 2:
         raise DataError(f"a held-out text of {len(tokens)} words: at least 2 are needed; raise data.held_out")
     streams = max(1, min(streams, (len(tokens) - 1) // steps))
     return Streams(tokens, streams, min(steps, len(tokens) - 1), rank, ranks)

@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridmpi.data.sharding import block
 from hybridmpi.data.streams import Batch
-from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Amount, Count, Natural, Seed, checks_arguments
 
 
 class ZipfStreams:
@@ -20,11 +20,17 @@ class ZipfStreams:
     Raises UsageError for sizes below 1 or an impossible rank.
     """
 
+    @checks_arguments
     def __init__(
-        self, vocabulary: int, exponent: float, streams: int, steps: int, seed: int, rank: int = 0, ranks: int = 1
+        self,
+        vocabulary: Count,
+        exponent: Amount,
+        streams: Count,
+        steps: Count,
+        seed: Seed,
+        rank: Natural = 0,
+        ranks: Count = 1,
     ) -> None:
-        if vocabulary < 1 or streams < 1 or steps < 1:
-            raise UsageError(f"{vocabulary} words, {streams} streams of {steps} steps: expected at least 1 of each")
         self.first_stream, self.count = block(streams, rank, ranks)
         self.steps, self._seed = steps, [seed, rank]
         weights = np.arange(1, vocabulary + 1, dtype=np.float64) ** -exponent

@@ -14,8 +14,9 @@ import numpy as np
 
 from hybridmpi.doctor.finding import Finding, fail, ok, seconds_text, size_text, warn
 from hybridmpi.mpi_implementations import Implementation
+from hybridmpi.mpi_start import has_fabric
 from hybridmpi.sparse.exchange import Exchange, Letter, RowMemory, slot_sizes
-from hybridmpi.world import World, has_fabric
+from hybridmpi.world import World
 
 SLOW_ALL_REDUCE = 1e-3
 FAST_ALL_REDUCE = 1e-4

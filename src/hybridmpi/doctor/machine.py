@@ -10,8 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hybridmpi import environment as variables
+from hybridmpi import kernel_cache
 from hybridmpi.cores import folders_of_groups
 from hybridmpi.doctor.finding import Finding, fail, ok, size_text, warn
+from hybridmpi.folders import home
 
 GiB = 1 << 30
 # Of a rank: with numpy and numba it takes 0.2 GiB before it has a model.
@@ -134,8 +136,10 @@ def limits() -> list[Finding]:
 def _numba_cache() -> Finding:
     """Where numba keeps compiled kernels: NUMBA_CACHE_DIR, else beside the source, else the user's cache folder."""
     what = "numba's cache"
+    if kernel_cache.note:
+        return warn(what, kernel_cache.note, "export NUMBA_CACHE_DIR=DIRECTORY that all hosts can write")
     beside = Path(find_spec("hybridmpi").submodule_search_locations[0]) / "sparse" / "__pycache__"
-    user = Path(variables.text("XDG_CACHE_HOME") or Path(variables.home(), ".cache")) / "numba"
+    user = Path(variables.text("XDG_CACHE_HOME") or Path(home(), ".cache")) / "numba"
     named = variables.text("NUMBA_CACHE_DIR")
     for folder in [Path(named)] if named else [beside, user]:
         existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())

@@ -14,8 +14,8 @@ from hybridmpi.doctor.launchers import started_by
 from hybridmpi.errors import LaunchError
 from hybridmpi.mpi_files import is_wheel, loaded_libraries
 from hybridmpi.mpi_implementations import IMPLEMENTATIONS, THREAD_VARIABLES, Implementation, of_library
+from hybridmpi.mpi_start import load_mpi
 from hybridmpi.wording import one_line
-from hybridmpi.world import load_mpi
 
 THREAD_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hybridmpi.dynamic.nodes import EDGE, ELEMENTWISE, VERTEX, Node
+from hybridmpi.field_types import Options
 
 BEFORE, ROUND, AFTER = "before", "round", "after"
 
@@ -17,7 +18,7 @@ _CHEAP = frozenset(("add", "subtract", "multiply", "negative", "positive"))
 
 
 @dataclass(frozen=True, slots=True)
-class Batching:
+class Batching(Options):
     """What is moved out of the rounds, and whether kernels are generated: all of it, but to measure its worth."""
 
     eager: bool = True

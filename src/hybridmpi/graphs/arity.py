@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridmpi.errors import DataError, UsageError
+from hybridmpi.errors import DataError
+from hybridmpi.field_types import Natural, checks_arguments
 from hybridmpi.graphs.graphs import Graphs
 
 
-def by_arity(graphs: Graphs, most: int) -> Graphs:
+@checks_arguments
+def by_arity(graphs: Graphs, most: Natural) -> Graphs:
     """Return the graphs with the types of inner vertices divided by number of children: "inner1", "inner2", ... Local.
 
     A type keeps its name for vertices without children. Type names are those of all types and of 0 to `most` children,
     whatever the graphs hold, so that those of every part of the data are the same. Raises DataError for a vertex with
     more than `most` children, UsageError where `most` < 0 or names would meet.
     """
-    if most < 0:
-        raise UsageError(f"by_arity: at most {most} children: expected 0 or more")
     counts = np.diff(graphs.child_starts)
     if (beyond := np.flatnonzero(counts > most)).size:
         graph, vertex = graphs.locate(int(beyond[0]))

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 
 from hybridmpi.checkpoint import Checkpoint
-from hybridmpi.checkpoint.layout import DENSE_FILE, Progression
+from hybridmpi.checkpoint.places import Place
 from hybridmpi.errors import CheckpointError, UsageError
-from hybridmpi.inspection.stored import Piece, StoredArray
+from hybridmpi.inspection.stored import StoredArray
 from hybridmpi.inspection.text import tame
 
 CARRIED = "carried/"
@@ -35,18 +35,18 @@ class Contents:
             else:
                 self._add_dense(name)
         for name, saved in checkpoint.carried_arrays.items():
-            piece = Piece(DENSE_FILE, f"/carried/{name}", _all_rows(saved.shape))
             key = CARRIED + name
-            self.arrays[key] = StoredArray(self.directory, key, None, "carried", saved.shape, saved.dtype, (piece,))
+            places = (saved.place,)
+            self.arrays[key] = StoredArray(checkpoint, key, None, "carried", saved.shape, saved.dtype, places)
             self.slots[key] = {}
 
     def _add_table(self, name: str) -> None:
         table = self.checkpoint.tables[name]
         shape = (table.rows, table.dim)
 
-        def stored(slot: str | None, path: str, dtype) -> StoredArray:
-            pieces = tuple(Piece(shard.file, f"{shard.path}/{path}", shard.span) for shard in table.shards)
-            return StoredArray(self.directory, name, slot, "table", shape, dtype, pieces)
+        def stored(slot: str | None, key: str, dtype) -> StoredArray:
+            places = tuple(shard.places[key] for shard in table.shards)
+            return StoredArray(self.checkpoint, name, slot, "table", shape, dtype, places)
 
         self.arrays[name] = stored(None, "values", table.dtype)
         self.slots[name] = {slot: stored(slot, f"state/{slot}", table.slots[slot]) for slot in sorted(table.slots)}
@@ -54,12 +54,11 @@ class Contents:
     def _add_dense(self, name: str) -> None:
         saved = self.checkpoint.parameters[name]
 
-        def stored(slot: str | None, path: str) -> StoredArray:
-            piece = Piece(DENSE_FILE, path, _all_rows(saved.shape))
-            return StoredArray(self.directory, name, slot, "dense", saved.shape, saved.dtype, (piece,))
+        def stored(slot: str | None, place: Place) -> StoredArray:
+            return StoredArray(self.checkpoint, name, slot, "dense", saved.shape, saved.dtype, (place,))
 
-        self.arrays[name] = stored(None, f"/parameters/{name}")
-        self.slots[name] = {slot: stored(slot, f"/optimizer/{name}/{slot}") for slot in sorted(saved.slots)}
+        self.arrays[name] = stored(None, saved.place)
+        self.slots[name] = {slot: stored(slot, saved.slots[slot]) for slot in sorted(saved.slots)}
 
     @property
     def parameters(self) -> list[str]:
@@ -140,7 +139,3 @@ def one_table(contents: Contents, name: str) -> StoredArray:
     if name not in tables:
         raise UsageError(f"{contents.directory}: no table is called '{name}': {nearest(name, tables)}")
     return contents.arrays[name]
-
-
-def _all_rows(shape: tuple[int, ...]) -> Progression:
-    return Progression(0, 1, shape[0] if shape else 1)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hybridmpi.checkpoint import Damage
-from hybridmpi.checkpoint.generations import find, generations
-from hybridmpi.checkpoint.layout import INDEX_FILE, MANIFEST_FILE
+from hybridmpi.checkpoint.generations import broken_manifests, find, generations
+from hybridmpi.checkpoint.layout import INDEX_FILE, MANIFEST_FILE, Progression
 from hybridmpi.checkpoint.manifest import read_manifest
+from hybridmpi.checkpoint.places import told_array, told_rows
 from hybridmpi.checkpoint.verify import verify
 from hybridmpi.errors import CheckpointError
 from hybridmpi.inspection.text import human_size
@@ -50,13 +51,11 @@ def _opens(directory: Path) -> bool:
 
 def _broken_manifests(root: Path) -> list[dict[str, Any]]:
     """Return the damage of generations below `root` whose manifest is there, but not what was written."""
-    found = []
-    for directory in generations(root):
-        if (directory / MANIFEST_FILE).exists() and not _opens(directory):
-            name = f"{directory.name}/{MANIFEST_FILE}"
-            text = "not what was written: this generation no longer counts as a checkpoint"
-            found.append(asdict(Damage(name, "", text)) | {"parameter": None, "slot": None, "rows": None})
-    return found
+    text = "not what was written: this generation no longer counts as a checkpoint"
+    return [
+        asdict(Damage(f"{directory.name}/{MANIFEST_FILE}", "", text)) | {"parameter": None, "slot": None, "rows": None}
+        for directory, _ in broken_manifests(root)
+    ]
 
 
 def _told(directory: Path, damage: Damage) -> dict[str, Any]:
@@ -108,18 +107,9 @@ def _where(damage: dict[str, Any]) -> str:
     """Return in words of the model what is damaged, "" if it is no parameter."""
     if damage["parameter"] is None:
         return ""
-    place = f"parameter '{damage['parameter']}'" + (f", its state '{damage['slot']}'" if damage["slot"] else "")
-    if rows := damage["rows"]:
-        last = rows["first"] + (rows["count"] - 1) * rows["stride"]
-        place += f", rows {rows['first']} to {last}" if rows["count"] > 1 else f", row {rows['first']}"
-        if rows["stride"] > 1 and rows["count"] > 1:
-            place += f", every {_ordinal(rows['stride'])}"
+    rows = damage["rows"]
+    place = told_array(damage["parameter"], damage["slot"]) + (told_rows(Progression(**rows)) if rows else "")
     return f"\n  which is in {place}"
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
 
 
 def _advice(found: dict[str, Any], damaged: set[str]) -> list[str]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from hybridmpi.checkpoint.files import open_file
+from hybridmpi.checkpoint.files import Aside, write_laid_out, written_aside
+from hybridmpi.checkpoint.image import laid_out
 from hybridmpi.checkpoint.layout import MANIFEST_FILE
-from hybridmpi.errors import CheckpointError, UsageError
+from hybridmpi.errors import UsageError
 from hybridmpi.inspection.contents import CARRIED, Contents
 from hybridmpi.inspection.npz import NpzWriter
 from hybridmpi.inspection.stored import StoredArray
@@ -48,7 +48,7 @@ def export(
             arrays |= {f"optimizer/{name}/{slot}": state for slot, state in contents.slots[name].items()}
     if with_state and not patterns:
         arrays |= {name: stored for name, stored in contents.arrays.items() if name.startswith(CARRIED)}
-    with _written_aside(path) as aside:
+    with written_aside(path, "nothing else was changed") as aside:
         write = _write_npz if path.suffix == ".npz" else _write_hdf5
         write(aside, arrays, contents)
     return {
@@ -74,43 +74,30 @@ def _check_target(path: Path, force: bool) -> None:
         raise UsageError(f"--export {path}: the file exists; give another name, or --force to replace it")
 
 
-@contextmanager
-def _written_aside(path: Path) -> Iterator[Path]:
-    """Yield a name beside `path`, which becomes `path` if all goes well, and goes otherwise."""
-    aside = path.with_name(f".{path.name}.tmp")
-    try:
-        yield aside
-        aside.replace(path)
-    except (OSError, RuntimeError) as error:  # h5py raises RuntimeError where a flush at close fails
-        raise CheckpointError(f"{path}: cannot be written: {error}; is there room, and permission?") from error
-    finally:
-        aside.unlink(missing_ok=True)
-
-
 def _about(contents: Contents) -> str:
     checkpoint = contents.checkpoint
     about = {"step": checkpoint.step, "created": checkpoint.created, **checkpoint.meta}
     return json.dumps(about, ensure_ascii=False)
 
 
-def _write_hdf5(path: Path, arrays: dict[str, StoredArray], contents: Contents) -> None:
-    with open_file(path, "w") as file:
+def _write_hdf5(aside: Aside, arrays: dict[str, StoredArray], contents: Contents) -> None:
+    def describe(file: h5py.File) -> None:
         file.attrs["step"] = contents.checkpoint.step
-        for key, stored in arrays.items():
-            dataset = file.create_dataset(key, stored.shape, stored.dtype, track_times=False)
-            for rows, values in stored.in_order(stored.rows_of(SLAB)):
-                if stored.shape and stored.width:
-                    laid_out = values.reshape(rows.count, *stored.shape[1:])
-                    dataset.write_direct(laid_out, dest_sel=np.s_[rows.first : rows.first + rows.count])
-                elif stored.width:
-                    dataset[()] = values[0, 0]
         if contents.words:
             file.create_dataset(WORDS, data=contents.words, dtype=h5py.string_dtype(), track_times=False)
         file.create_dataset("meta", data=_about(contents), dtype=h5py.string_dtype(), track_times=False)
 
+    def slabs(key: str) -> Iterator[tuple[np.ndarray, str, bool]]:
+        stored = arrays[key]
+        return ((values, key, True) for _, values in stored.in_order(stored.rows_of(SLAB)))
 
-def _write_npz(path: Path, arrays: dict[str, StoredArray], contents: Contents) -> None:
-    with NpzWriter(path) as file:
+    image, offsets = laid_out({key: (stored.shape, stored.dtype) for key, stored in arrays.items()}, describe)
+    write_laid_out(aside, image, offsets, slabs)
+
+
+def _write_npz(aside: Aside, arrays: dict[str, StoredArray], contents: Contents) -> None:
+    aside.needs = sum(stored.nbytes for stored in arrays.values())
+    with NpzWriter(aside.path) as file:
         for key, stored in arrays.items():
             file.write(key, stored.shape, stored.dtype, (v for _, v in stored.in_order(stored.rows_of(SLAB))))
         if contents.words:

@@ -6,25 +6,15 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from hybridmpi.checkpoint.files import reading
+from hybridmpi.checkpoint import Checkpoint
 from hybridmpi.checkpoint.layout import Overlap, Progression, overlap
-from hybridmpi.checkpoint.read import dataset_at, read_overlap
+from hybridmpi.checkpoint.places import Place
 
 # Of so many shards the files stay open while rows are read in order; systems allow some 1,000 files for a process.
 KEPT_OPEN = 256
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A dataset, `path` in `file`, that holds the rows `span` of an array."""
-
-    file: str
-    path: str
-    span: Progression
 
 
 @dataclass(frozen=True)
@@ -35,13 +25,13 @@ class StoredArray:
     out within their row.
     """
 
-    directory: Path
+    checkpoint: Checkpoint
     name: str
     slot: str | None
     kind: str
     shape: tuple[int, ...]
     dtype: np.dtype
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Place, ...]
 
     @property
     def rows(self) -> int:
@@ -102,19 +92,15 @@ class StoredArray:
                 yield rows, values.reshape(rows.count, self.width)
 
     @contextmanager
-    def opened(self, piece: Piece) -> Iterator[Callable[[Overlap, np.ndarray], None]]:
+    def opened(self, piece: Place) -> Iterator[Callable[[Overlap, np.ndarray], None]]:
         """Yield a function (shared, out) that reads rows of a piece into the rows of `out` [n, ...] they go to. Local.
 
         Raises CheckpointError as `read` does.
         """
-        with reading(self.directory / piece.file) as file:
-            dataset = dataset_at(file, piece.path, (piece.span.count, *self.shape[1:]) if self.shape else ())
+        with self.checkpoint.opened(piece.file) as file:
 
             def read(shared: Overlap, out: np.ndarray) -> None:
-                if self.shape:
-                    read_overlap(dataset, shared, out.reshape(len(out), *self.shape[1:]))
-                else:
-                    out[:] = dataset[()]
+                file.read(piece, [(shared, out.reshape(len(out), *self.shape[1:]))])
 
             yield read
 

@@ -10,6 +10,7 @@ import numpy as np
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, Counts, checks_arguments
 from hybridmpi.nn import EmbeddingBag, Linear, Module, binary_cross_entropy, pairwise_dots
 
 
@@ -26,6 +27,7 @@ class Clicks(Protocol):
 class Layers(Module):
     """Linear layers of the given sizes, with relu after each but, if `last_is_linear`, the last one."""
 
+    @checks_arguments
     def __init__(self, sizes: Sequence[int], last_is_linear: bool, dtype: Any) -> None:
         self.linears = [Linear(a, b, dtype=dtype) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
         self.last_is_linear = last_is_linear
@@ -42,7 +44,8 @@ class Layers(Module):
 class Tables(Module):
     """One EmbeddingBag for each categorical feature, an attribute of its name."""
 
-    def __init__(self, rows: Mapping[str, int], width: int, dtype: Any) -> None:
+    @checks_arguments
+    def __init__(self, rows: Mapping[str, Count], width: Count, dtype: Any) -> None:
         self.names = list(rows)
         for name, count in rows.items():
             setattr(self, name, EmbeddingBag(count, width, dtype=dtype))
@@ -60,17 +63,18 @@ class ClickModel(Module):
     top: sizes of the hidden layers on that vector and the dot products, before the one logit.
     """
 
+    @checks_arguments
     def __init__(
         self,
-        tables: Mapping[str, int],
-        features: int,
-        width: int = 16,
-        bottom: Sequence[int] = (64,),
-        top: Sequence[int] = (64,),
+        tables: Mapping[str, Count],
+        features: Count,
+        width: Count = 16,
+        bottom: Counts = (64,),
+        top: Counts = (64,),
         dtype: Any = np.float32,
     ) -> None:
-        if not tables or features < 1:
-            raise UsageError(f"ClickModel: {len(tables)} tables and {features} features: expected at least 1 of each")
+        if not tables:
+            raise UsageError("ClickModel: no tables: expected the rows of at least one, by name")
         self.bottom = Layers([features, *bottom, width], False, dtype)
         self.tables = Tables(tables, width, dtype)
         self.top = Layers([width + (len(tables) + 1) * len(tables) // 2, *top, 1], True, dtype)

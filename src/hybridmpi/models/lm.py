@@ -9,7 +9,8 @@ import numpy as np
 
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
-from hybridmpi.models.prediction import PASSES, negative_log_likelihood, rows_of_loss, sampler_for, word_loss
+from hybridmpi.field_types import Count, Share, checks_arguments
+from hybridmpi.models.prediction import PASSES, Softmax, negative_log_likelihood, rows_of_loss, sampler_for, word_loss
 from hybridmpi.nn import LSTM, Dropout, Embedding, Module
 from hybridmpi.nn.lstm import State
 
@@ -33,17 +34,18 @@ class LanguageModel(Module):
     back-propagation), one row for each stream; a batch with `new_epoch` starts from zeros.
     """
 
+    @checks_arguments
     def __init__(
         self,
-        vocab: int,
-        width: int = 128,
-        hidden: int = 256,
-        samples: int = 1024,
-        dropout: float = 0.0,
-        softmax: str = "sampled",
+        vocab: Count,
+        width: Count = 128,
+        hidden: Count = 256,
+        samples: Count = 1024,
+        dropout: Share = 0.0,
+        softmax: Softmax = "sampled",
         dtype: Any = np.float32,
     ) -> None:
-        self.sampler = sampler_for(softmax, vocab, samples, "LanguageModel")
+        self.sampler = sampler_for(softmax, vocab, samples)
         self.embedding = Embedding(vocab, width, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.lstm = LSTM(width, hidden, projection=width, dtype=dtype)

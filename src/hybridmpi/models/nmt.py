@@ -10,8 +10,10 @@ import numpy as np
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, Share, checks_arguments
 from hybridmpi.models.prediction import (
     PASSES,
+    Softmax,
     likeliest,
     negative_log_likelihood,
     rows_of_loss,
@@ -45,18 +47,19 @@ class TranslationModel(Module):
     dropout: of what the encoder remembers and of what the output words are predicted from.
     """
 
+    @checks_arguments
     def __init__(
         self,
-        source_vocab: int,
-        target_vocab: int,
-        width: int = 128,
-        hidden: int = 128,
-        samples: int = 512,
-        dropout: float = 0.0,
-        softmax: str = "sampled",
+        source_vocab: Count,
+        target_vocab: Count,
+        width: Count = 128,
+        hidden: Count = 128,
+        samples: Count = 512,
+        dropout: Share = 0.0,
+        softmax: Softmax = "sampled",
         dtype: Any = np.float32,
     ) -> None:
-        self.sampler = sampler_for(softmax, target_vocab, samples, "TranslationModel")
+        self.sampler = sampler_for(softmax, target_vocab, samples)
         self.source = Embedding(source_vocab, width, dtype=dtype)
         self.forwards = LSTM(width, hidden, dtype=dtype)
         self.backwards = LSTM(width, hidden, dtype=dtype)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, draws
 from hybridmpi.autograd.sampled_softmax import shift_by_maximum
-from hybridmpi.errors import UsageError
 from hybridmpi.nn import Embedding, LogUniform, sampled_softmax
 
 PASSES = 3  # as much as the forward products the backward ones take twice: gradients of inputs, and of weights
@@ -18,13 +17,12 @@ EVALUATED_ROWS = 2048  # rows of the output table pulled at once in evaluation
 EVALUATED_WORDS = 128  # words scored at once against them: 1 MiB of logits, which stay in the cache
 
 
-def sampler_for(softmax: str, vocab: int, samples: int, whose: str) -> LogUniform | None:
-    """Return what draws the candidates: for "sampled" a log-uniform sampler, for "full" none. Local.
+Softmax = Literal["sampled", "full"]
+"""Over candidates drawn anew for each step, or over the whole vocabulary, for small ones."""
 
-    Raises UsageError for another `softmax`.
-    """
-    if softmax not in ("sampled", "full"):
-        raise UsageError(f"{whose}: softmax {softmax!r}: expected 'sampled' or 'full'")
+
+def sampler_for(softmax: Softmax, vocab: int, samples: int) -> LogUniform | None:
+    """Return what draws the candidates: for "sampled" a log-uniform sampler, for "full" none. Local."""
     return LogUniform(vocab, samples) if softmax == "sampled" else None
 
 

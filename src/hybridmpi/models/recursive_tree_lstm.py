@@ -8,9 +8,9 @@ import numpy as np
 
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.dynamic import push, recursive
-from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, checks_arguments
 from hybridmpi.graphs import Graphs, Node, root_nodes
-from hybridmpi.models.tree_lstm import CELLS, Leaf, NaryInner, State, SumInner
+from hybridmpi.models.tree_lstm import Cell, Leaf, NaryInner, State, SumInner
 from hybridmpi.models.vertex_classifier import GraphsOfBatch, labelled
 from hybridmpi.nn import Embedding, Linear, Module, cross_entropy
 
@@ -22,17 +22,16 @@ class RecursiveTreeLSTM(Module):
     UsageError for another cell.
     """
 
+    @checks_arguments
     def __init__(
         self,
-        words: int,
-        labels: int,
-        width: int = 300,
-        hidden: int = 150,
-        cell: str = "nary",
+        words: Count,
+        labels: Count,
+        width: Count = 300,
+        hidden: Count = 150,
+        cell: Cell = "nary",
         dtype: Any = np.float32,
     ) -> None:
-        if cell not in CELLS:
-            raise UsageError(f"RecursiveTreeLSTM: cell {cell!r}: expected {' or '.join(map(repr, CELLS))}")
         self.words = Embedding(words, width, dtype=dtype)
         self.leaf = Leaf(width, hidden, dtype)
         self.inner = NaryInner(hidden, dtype) if cell == "nary" else SumInner(hidden, dtype)

@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridmpi.autograd import Parameter, concatenate, tanh
 from hybridmpi.dynamic import Vertex, VertexFunction
+from hybridmpi.field_types import Count, checks_arguments
 from hybridmpi.models.tree_rnn import TreeRNN
 from hybridmpi.nn import Linear
 
@@ -19,7 +20,8 @@ class Inner(VertexFunction):
     `tensor` [2 hidden, hidden x 2 hidden] holds them side by side, so that p' V is one product.
     """
 
-    def __init__(self, hidden: int, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, hidden: Count, dtype: Any = np.float32) -> None:
         bound = 1 / (4 * hidden)  # p' V p has (2 hidden)^2 terms for each element
         self.tensor = Parameter((2 * hidden, 2 * hidden * hidden), ("uniform", -bound, bound), dtype)
         self.layer = Linear(2 * hidden, hidden, dtype=dtype)

@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridmpi.autograd import sigmoid, tanh
 from hybridmpi.dynamic import Vertex, VertexFunction
+from hybridmpi.field_types import Count, Share, checks_arguments
 from hybridmpi.graphs import Graphs
 from hybridmpi.models.vertex_classifier import VertexClassifier
 from hybridmpi.nn import Linear
@@ -17,7 +18,8 @@ from hybridmpi.nn import Linear
 class Step(VertexFunction):
     """One step: its child is the step before, zeros at the first one. Gates in the order i, f, o, and the update u."""
 
-    def __init__(self, width: int, hidden: int, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, width: Count, hidden: Count, dtype: Any = np.float32) -> None:
         self.inputs = Linear(width, 4 * hidden, dtype=dtype)
         self.state = Linear(hidden, 4 * hidden, bias=False, dtype=dtype)
         self.hidden = hidden
@@ -39,13 +41,14 @@ class SequenceLSTM(VertexClassifier):
     Tables: `words` [words, width].
     """
 
+    @checks_arguments
     def __init__(
         self,
-        words: int,
-        labels: int,
-        width: int = 100,
-        hidden: int = 100,
-        dropout: float = 0.0,
+        words: Count,
+        labels: Count,
+        width: Count = 100,
+        hidden: Count = 100,
+        dropout: Share = 0.0,
         dtype: Any = np.float32,
     ) -> None:
         self.step = Step(width, hidden, dtype)

@@ -17,6 +17,7 @@ import numpy as np
 
 from hybridmpi.autograd import Parameter, Tensor, concatenate, no_grad, sigmoid, tanh
 from hybridmpi.dynamic import push, recursive
+from hybridmpi.field_types import Count, checks_arguments
 from hybridmpi.graphs import Graphs, Node, root_nodes
 from hybridmpi.models.draws import below, choose
 from hybridmpi.models.prediction import PASSES
@@ -29,7 +30,8 @@ MOST_CHILDREN = 2
 class Down(Module):
     """The states of both children, from the kind's row and the state of their parent."""
 
-    def __init__(self, width: int, hidden: int, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, width: Count, hidden: Count, dtype: Any = np.float32) -> None:
         self.gates = Linear(width + hidden, 4 * MOST_CHILDREN * hidden, dtype=dtype)
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -49,7 +51,8 @@ class TopDownTreeLSTM(Module):
     `lower` has made.
     """
 
-    def __init__(self, kinds: int, width: int = 64, hidden: int = 150, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, kinds: Count, width: Count = 64, hidden: Count = 150, dtype: Any = np.float32) -> None:
         self.unlabelled = kinds
         self.kinds = Embedding(kinds + 1, width, dtype=dtype)
         self.down = Down(width, hidden, dtype)

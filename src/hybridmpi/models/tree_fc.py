@@ -11,6 +11,7 @@ import numpy as np
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.dynamic import GraphPass, Vertex, VertexFunction
+from hybridmpi.field_types import checks_arguments
 from hybridmpi.models.prediction import PASSES
 from hybridmpi.models.vertex_classifier import GraphsOfBatch
 from hybridmpi.nn import Linear, Module
@@ -27,6 +28,7 @@ class Leaf(VertexFunction):
 class Inner(VertexFunction):
     """h = relu(W [h_l; h_r] + b). below: the name of its children's states. is_root: whether it is for the loss."""
 
+    @checks_arguments
     def __init__(self, layer: Linear, below: str, is_root: bool) -> None:
         self.layer, self.below, self.is_root = layer, below, is_root
 

@@ -12,18 +12,19 @@ parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from hybridmpi.autograd import Tensor, concatenate, sigmoid, tanh
 from hybridmpi.dynamic import Vertex, VertexFunction
-from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, Share, checks_arguments
 from hybridmpi.graphs import Graphs
 from hybridmpi.models.vertex_classifier import VertexClassifier
 from hybridmpi.nn import Linear, Module
 
-CELLS = "nary", "sum"
+Cell = Literal["nary", "sum"]
+CELLS: tuple[Cell, ...] = get_args(Cell)
 
 State = tuple[Tensor, Tensor]
 """h and c of a vertex, or of n, [n, hidden] each."""
@@ -32,7 +33,8 @@ State = tuple[Tensor, Tensor]
 class Leaf(Module):
     """State of a leaf, from its word's vector."""
 
-    def __init__(self, width: int, hidden: int, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, width: Count, hidden: Count, dtype: Any = np.float32) -> None:
         self.gates = Linear(width, 3 * hidden, dtype=dtype)
 
     def forward(self, x: Tensor) -> State:
@@ -43,7 +45,8 @@ class Leaf(Module):
 class NaryInner(Module):
     """State of a vertex with a left and a right child, each of which has its own weights."""
 
-    def __init__(self, hidden: int, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, hidden: Count, dtype: Any = np.float32) -> None:
         self.gates = Linear(2 * hidden, 5 * hidden, dtype=dtype)
 
     def forward(self, left_h: Tensor, left_c: Tensor, right_h: Tensor, right_c: Tensor) -> State:
@@ -55,7 +58,8 @@ class NaryInner(Module):
 class SumInner(Module):
     """State of a vertex with any number of children, all of the same weights."""
 
-    def __init__(self, hidden: int, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, hidden: Count, dtype: Any = np.float32) -> None:
         self.gates = Linear(hidden, 3 * hidden, dtype=dtype)
         self.forget = Linear(hidden, hidden, dtype=dtype)
 
@@ -129,18 +133,17 @@ class TreeLSTM(VertexClassifier):
     0 and 1, "sum" for any number. Raises UsageError for another cell.
     """
 
+    @checks_arguments
     def __init__(
         self,
-        words: int,
-        labels: int,
-        width: int = 300,
-        hidden: int = 150,
-        cell: str = "nary",
-        dropout: float = 0.0,
+        words: Count,
+        labels: Count,
+        width: Count = 300,
+        hidden: Count = 150,
+        cell: Cell = "nary",
+        dropout: Share = 0.0,
         dtype: Any = np.float32,
     ) -> None:
-        if cell not in CELLS:
-            raise UsageError(f"TreeLSTM: cell {cell!r}: expected {' or '.join(map(repr, CELLS))}")
         self.leaf = Leaf(width, hidden, dtype)
         self.inner = NaryInner(hidden, dtype) if cell == "nary" else SumInner(hidden, dtype)
         inner = BinaryFunction(self.inner) if cell == "nary" else SumFunction(self.inner)

@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridmpi.autograd import concatenate, tanh
 from hybridmpi.dynamic import Vertex, VertexFunction
+from hybridmpi.field_types import Count, Share, checks_arguments
 from hybridmpi.graphs import Graphs
 from hybridmpi.models.vertex_classifier import VertexClassifier
 from hybridmpi.nn import Linear
@@ -17,7 +18,8 @@ from hybridmpi.nn import Linear
 class Leaf(VertexFunction):
     """h = tanh(W x + b): a word's row, brought to the width of states."""
 
-    def __init__(self, width: int, hidden: int, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, width: Count, hidden: Count, dtype: Any = np.float32) -> None:
         self.layer = Linear(width, hidden, dtype=dtype)
 
     def vertex(self, v: Vertex) -> None:
@@ -30,7 +32,8 @@ class Leaf(VertexFunction):
 class Inner(VertexFunction):
     """h = tanh(W [left; right] + b); zeros stand for a child that is missing."""
 
-    def __init__(self, hidden: int, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, hidden: Count, dtype: Any = np.float32) -> None:
         self.layer = Linear(2 * hidden, hidden, dtype=dtype)
 
     def vertex(self, v: Vertex) -> None:
@@ -46,13 +49,14 @@ class TreeRNN(VertexClassifier):
     Tables: `words` [words, width].
     """
 
+    @checks_arguments
     def __init__(
         self,
-        words: int,
-        labels: int,
-        width: int = 100,
-        hidden: int = 100,
-        dropout: float = 0.0,
+        words: Count,
+        labels: Count,
+        width: Count = 100,
+        hidden: Count = 100,
+        dropout: Share = 0.0,
         dtype: Any = np.float32,
     ) -> None:
         self.leaf, self.inner = Leaf(width, hidden, dtype), self.composition(hidden, dtype)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridmpi.autograd import Tensor, concatenate, sigmoid, tanh
 from hybridmpi.dynamic import GraphPass, Vertex, VertexFunction
+from hybridmpi.field_types import Count, Share, checks_arguments
 from hybridmpi.graphs import Graphs
 from hybridmpi.models.prediction import PASSES
 from hybridmpi.models.vertex_classifier import GraphsOfBatch, VertexClassifier
@@ -22,7 +23,8 @@ class GatedSum(VertexFunction):
     What a vertex gives its parents is the same for all of them, and computed once. `inputs`: the width of each input.
     """
 
-    def __init__(self, inputs: Mapping[str, int], hidden: int, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, inputs: Mapping[str, Count], hidden: Count, dtype: Any = np.float32) -> None:
         self.names = tuple(inputs)
         self.inputs = [Linear(width, 3 * hidden, bias=not n, dtype=dtype) for n, width in enumerate(inputs.values())]
         self.gates = Linear(hidden, 2 * hidden, bias=False, dtype=dtype)
@@ -51,14 +53,15 @@ class TwoWayGraphModel(VertexClassifier):
     Tables: `words` [words + 1, width], of which the last row is for vertices without a word; `kinds` [kinds, width].
     """
 
+    @checks_arguments
     def __init__(
         self,
-        words: int,
-        kinds: int,
-        labels: int,
-        width: int = 100,
-        hidden: int = 100,
-        dropout: float = 0.0,
+        words: Count,
+        kinds: Count,
+        labels: Count,
+        width: Count = 100,
+        hidden: Count = 100,
+        dropout: Share = 0.0,
         dtype: Any = np.float32,
     ) -> None:
         self.kinds = Embedding(kinds, width, dtype=dtype)

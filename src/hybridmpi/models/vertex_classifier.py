@@ -10,6 +10,7 @@ import numpy as np
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor, no_grad
 from hybridmpi.dynamic import GraphPass, VertexFunction
+from hybridmpi.field_types import Count, Share, checks_arguments
 from hybridmpi.graphs import Graphs
 from hybridmpi.models.prediction import PASSES
 from hybridmpi.nn import Dropout, Embedding, Linear, Module, cross_entropy
@@ -39,15 +40,16 @@ class VertexClassifier(Module):
     labels are told from. A subclass adds `multiplications`.
     """
 
+    @checks_arguments
     def __init__(
         self,
-        words: int,
-        labels: int,
-        width: int,
-        hidden: int,
+        words: Count,
+        labels: Count,
+        width: Count,
+        hidden: Count,
         functions: Mapping[str, VertexFunction],
         state: Mapping[str, int] | None = None,
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
         dtype: Any = np.float32,
     ) -> None:
         self.words = Embedding(words, width, dtype=dtype)

@@ -8,10 +8,11 @@ from typing import Any
 
 from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
-from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Positive, checks_arguments
 
 
-def clip_global_norm(gradients: Iterable[Parameter | Any], limit: float) -> float:
+@checks_arguments
+def clip_global_norm(gradients: Iterable[Parameter | Any], limit: Positive) -> float:
     """Scale all gradients in place so that their joint Euclidean norm is at most `limit`; return the norm before.
     Local.
 
@@ -19,8 +20,6 @@ def clip_global_norm(gradients: Iterable[Parameter | Any], limit: float) -> floa
     gradients of many parameters. Where the norm is not finite nothing is scaled: the caller decides. Pascanu et al.
     2013.
     """
-    if not limit > 0:
-        raise UsageError(f"clip_global_norm: limit {limit} must be above 0")
     arrays = [item.grad if isinstance(item, Parameter) else item for item in gradients]
     arrays = [array for array in arrays if array is not None]
     norm = math.sqrt(sum(kernels.square_sum(array) for array in arrays))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from hybridmpi import kernels
-from hybridmpi.arrays import namespace
+from hybridmpi.arrays import namespace, trained_dtype
 from hybridmpi.autograd import Tensor, gather_rows, is_recording, pulled_rows
 from hybridmpi.autograd.initial import Initial, check_initial
 from hybridmpi.autograd.tracing import body
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, Natural, checks_arguments
+from hybridmpi.inputs import integers
 from hybridmpi.nn.module import Module
-from hybridmpi.sparse.rows import SparseRows, check_ids
+from hybridmpi.sparse.rows import SparseRows, distinct_row_ids, row_ids
 
 
 class Store(Protocol):
@@ -40,21 +42,18 @@ class Embedding(Module):
 
     is_table = True
 
+    @checks_arguments
     def __init__(
         self,
-        rows: int,
-        dim: int,
+        rows: Natural,
+        dim: Count,
         init: Initial = ("uniform", -0.1, 0.1),
-        reduction: str = "mean",
+        reduction: Literal["mean", "sum"] = "mean",
         dtype: Any = np.float32,
     ) -> None:
-        if rows < 0 or dim < 1:
-            raise UsageError(f"Embedding: {rows} rows of {dim}: expected rows >= 0 and dim >= 1")
-        if reduction not in ("mean", "sum"):
-            raise UsageError(f"Embedding: reduction {reduction!r}: expected 'mean' or 'sum'")
         check_initial(init, f"an Embedding of {rows} x {dim}")
         self.rows, self.dim, self.init, self.reduction = rows, dim, init, reduction
-        self.dtype = np.dtype(dtype)
+        self.dtype = trained_dtype(dtype, f"an Embedding of {rows} x {dim}")
         self.store: Store | None = None
         self._gradients: list[tuple[Any, Any]] = []
 
@@ -71,24 +70,27 @@ class Embedding(Module):
         return gather_rows(self.rows_of(distinct), positions)
 
     def distinct(self, ids: Any) -> tuple[Any, Any]:
-        """Return the distinct ids, sorted int64 [u], and where each of `ids` is among them, int64 of ids.shape. Local.
+        """Return the distinct ids, sorted int64 [u], and where each of `ids` is among them, int64 of their shape.
+        Local.
 
         Raises SparseIndexError for an id outside [0, rows).
         """
-        distinct, positions = kernels.unique_inverse(self.check(ids).reshape(-1), self.rows)
+        ids = self.check(ids)
+        distinct, positions = kernels.unique_inverse(ids.reshape(-1), self.rows)
         return distinct, positions.reshape(ids.shape)
 
     def check(self, ids: Any) -> Any:
-        """Return `ids` as int64. Local. Raises SparseIndexError for one outside [0, rows)."""
-        check_ids(ids, self.rows, self._attached().name)
-        return ids.astype(np.int64, copy=False)
+        """Return `ids` as an int64 array of its own. Local. Raises SparseIndexError for one outside [0, rows)."""
+        return row_ids(ids, self.rows, self._attached().name)
 
     def rows_of(self, distinct: Any) -> Tensor:
         """Return the rows of sorted, distinct int64 ids [u] as a tensor [u, dim]. Local; pulls from the store.
 
-        For operations that index by themselves. The ids are taken as checked: use `distinct`, or ids known to be right.
+        For operations that index by themselves. Raises SparseIndexError for ids that are not so: `distinct` makes them.
         """
-        values = self._attached().pull(distinct)
+        store = self._attached()
+        distinct = distinct_row_ids(distinct, self.rows, store.name)
+        values = store.pull(distinct)
         if not is_recording():
             return Tensor(values)
         gradients = self._gradients
@@ -100,6 +102,7 @@ class Embedding(Module):
 
         Raises SparseIndexError for an id that is no row.
         """
+        ids = integers(ids, f"table '{self._attached().name}': id")
         shown = ids >= 0
         distinct, places = self.distinct(ids[shown])
         positions = np.full(ids.shape, -1)

@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridmpi import autograd
 from hybridmpi.autograd import LSTMWeights, Parameter, Tensor
+from hybridmpi.field_types import Count, checks_arguments
 from hybridmpi.nn.module import Module
 
 State = tuple[Any, Any]
@@ -21,7 +22,8 @@ class LSTM(Module):
     the order input, forget, cell, output; p = projection, or hidden without one.
     """
 
-    def __init__(self, inputs: int, hidden: int, projection: int | None = None, dtype: Any = np.float32) -> None:
+    @checks_arguments
+    def __init__(self, inputs: Count, hidden: Count, projection: Count | None = None, dtype: Any = np.float32) -> None:
         init = ("uniform", -1 / math.sqrt(hidden), 1 / math.sqrt(hidden))
         self.hidden, self.outputs = hidden, projection or hidden
         self.weight_x = Parameter((4 * hidden, inputs), init, dtype)

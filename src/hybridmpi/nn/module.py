@@ -8,16 +8,24 @@ from typing import TYPE_CHECKING, Any, Self
 from hybridmpi.autograd import Parameter
 from hybridmpi.autograd.initial import generator_for
 from hybridmpi.autograd.tracing import Traced
+from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Seed, checks_arguments
 
 if TYPE_CHECKING:
     from hybridmpi.nn.embedding import Embedding
+
+
+# By id, the modules whose mode is being changed: parts may refer to what they are part of.
+_changing: set[int] = set()
 
 
 class Module:
     """Base of layers and models: attributes that are modules, parameters, or lists and tuples of them are children.
 
     Nothing is registered and there is no `super().__init__()` to forget: names are read off the attributes when asked
-    for, dotted, list items by their number ("layers.0.weight"). What is reachable by two names goes by the first.
+    for, dotted, list items by their number ("layers.0.weight"). What is reachable by two names goes by the first; a
+    reference back to a module that this one is part of is none of its parts. Names go into checkpoints and messages:
+    where two parts have one name, or a name cannot be stored, everything that asks for names raises UsageError.
     """
 
     training = True
@@ -40,12 +48,13 @@ class Module:
         about that in which it is used, and the opposite of that in which gradients come. Local."""
         first: dict[int, tuple[str, Parameter]] = {}
         names = {id(parameter): name for name, parameter in self.named_parameters()}
-        for _, part in _walk(self, ""):
+        for _, part, _ in _walk(self, "", "self", ()):
             if isinstance(part, Parameter):
                 first.setdefault(id(part), (names[id(part)], part))
         return list(first.values())
 
-    def initialise(self, seed: int) -> None:
+    @checks_arguments
+    def initialise(self, seed: Seed) -> None:
         """Give every dense parameter its initial values, a function of (seed, dotted name), and its name. Local."""
         for name, parameter in self.named_parameters():
             parameter.name = name
@@ -53,10 +62,16 @@ class Module:
 
     def train(self, training: bool = True) -> Self:
         """Make this module and all below it behave as in training (or not); return it. Local."""
-        self.training = training
-        for _, part in self._named():
-            if isinstance(part, Module) and part is not self:
-                part.train(training)
+        if id(self) in _changing:
+            return self  # reached again from one of its parts
+        _changing.add(id(self))
+        try:
+            self.training = training
+            for _, part in self._named():
+                if isinstance(part, Module):
+                    part.train(training)
+        finally:
+            _changing.discard(id(self))
         return self
 
     def eval(self) -> Self:
@@ -72,18 +87,38 @@ class Module:
 
     def _named(self) -> list[tuple[str, Any]]:
         """Return all modules and parameters below this one, each once, sorted by name."""
+        found: dict[str, tuple[Any, str]] = {}
+        for name, part, path in _walk(self, "", "self", ()):
+            other, first_path = found.setdefault(name, (part, path))
+            if other is not part:
+                raise UsageError(
+                    f"model {type(self).__name__}: {first_path} and {path} are both called '{name}', by which values "
+                    "are initialised, exchanged and stored: give one of them an attribute of another name"
+                )
+            _require_storable(name, path, type(self).__name__)
         seen, result = set(), []
-        for name, part in sorted(_walk(self, ""), key=lambda item: item[0]):
+        for name, (part, _) in sorted(found.items()):
             if id(part) not in seen:
                 seen.add(id(part))
                 result.append((name, part))
         return result
 
 
-def _walk(part: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, part) for `part`, if it has a name, and everything below it."""
-    if isinstance(part, (Module, Parameter)) and name:
-        yield name, part
+def _require_storable(name: str, path: str, model: str) -> None:
+    """Raise UsageError for a name that files and messages cannot hold."""
+    if name.isprintable() and "/" not in name and all(name.split(".")):
+        return
+    raise UsageError(
+        f"model {model}: the name of {path} cannot be stored in a checkpoint: expected names without '/', control "
+        "characters and empty parts between dots; give the attribute another name"
+    )
+
+
+def _walk(part: Any, name: str, path: str, above: tuple[Any, ...]) -> Iterator[tuple[str, Any, str]]:
+    """Yield (dotted name, part, how Python reaches it) for `part`, if it is not the first, and everything below it but
+    what is `above`."""
+    if isinstance(part, (Module, Parameter)) and above:
+        yield name, part, path
     if isinstance(part, Module):
         children = vars(part).items()
     elif isinstance(part, (list, tuple)):
@@ -91,5 +126,9 @@ def _walk(part: Any, name: str) -> Iterator[tuple[str, Any]]:
     else:
         return
     for key, child in children:
-        if isinstance(child, (Module, Parameter, list, tuple)):
-            yield from _walk(child, f"{name}.{key}" if name else str(key))
+        if isinstance(child, (Module, Parameter, list, tuple)) and not any(child is one for one in (part, *above)):
+            if not isinstance(part, Module):
+                reached = f"{path}[{key}]"
+            else:
+                reached = f"{path}.{key}" if str(key).isidentifier() else f"getattr({path}, {key!r})"
+            yield from _walk(child, f"{name}.{key}" if above else str(key), reached, (part, *above))

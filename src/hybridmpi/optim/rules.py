@@ -7,8 +7,7 @@ after duplicates were summed, since Adagrad and Adam are not linear in the gradi
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -16,34 +15,27 @@ import numpy as np
 from hybridmpi import kernels
 from hybridmpi.arrays import namespace
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Amount, Positive, Range, Share, check_fields
 
 State = dict[str, np.ndarray]
+
+Epsilon = Annotated[float, Range(2.65e-23)]
+"""What a gradient is divided by where the root beside it is 0. The square of a gradient below 2^-75, half the root of
+float32's least number, is 0 in float32: divided by less than that, it would be a step longer than the rate."""
+MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What all optimisers share. Every field is a finite real number; `rate` is above 0."""
+    """What all optimisers share. Every field is a finite real number, also as float32; `rate` is above 0."""
 
     name: ClassVar[str]
     slots: ClassVar[tuple[str, ...]] = ()  # the names of the state arrays
-    bounds: ClassVar[dict[str, str]] = {}  # a field's allowed range, where it is not (0, inf)
 
-    rate: Annotated[float, "learning rate"]
+    rate: Annotated[Positive, "learning rate"]
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            allowed = self.bounds.get(field.name, "(0, inf)")
-            if not _is_within(value, allowed):
-                raise UsageError(f"optimiser {self.name}: {field.name} is {value!r}, expected a number in {allowed}")
-            object.__setattr__(self, field.name, float(value))  # 1 and 1.0 are described, and compared, alike
-
-    @classmethod
-    def expected(cls, field: str) -> str:
-        """Return what values a field takes, in words. Local."""
-        low, high = cls.bounds.get(field, "(0, inf)").split(",")
-        above = f"above {low[1:]}" if low[0] == "(" else f"at least {low[1:]}"
-        return f"a number, {above}" + ("" if high.strip() == "inf)" else f" and below {high.strip(' )')}")
+        check_fields(self)
 
     def new_state(self, like: np.ndarray) -> State:
         """Return the state for parameters `like`: one array of its shape, dtype and kind for each slot. Local."""
@@ -87,9 +79,8 @@ class Momentum(Optimizer):
 
     name = "momentum"
     slots = ("velocity",)
-    bounds = {"momentum": "[0, 1)"}
 
-    momentum: Annotated[float, "share of the velocity that is kept from step to step"] = 0.9
+    momentum: Annotated[Share, "share of the velocity that is kept from step to step"] = 0.9
 
     def update_dense(self, values, gradients, state, step):
         kernels.momentum_dense(values, state["velocity"], gradients, self.rate, self.momentum)
@@ -107,12 +98,11 @@ class Adagrad(Optimizer):
 
     name = "adagrad"
     slots = ("accumulator",)
-    bounds = {"initial": "[0, inf)"}
 
     initial: Annotated[
-        float, "the accumulator before the first step: small, as gradients of a mean over a batch are"
+        Amount, "the accumulator before the first step: small, as gradients of a mean over a batch are"
     ] = 0.1
-    epsilon: Annotated[float, "added to the root of the accumulator"] = 1e-10
+    epsilon: Annotated[Epsilon, "added to the root of the accumulator"] = 1e-10
 
     def new_state(self, like):
         return {"accumulator": namespace(like).full_like(like, self.initial)}
@@ -129,16 +119,25 @@ class Adam(Optimizer):
     """Adam (Kingma and Ba 2015), as in torch.optim.Adam: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
     w -= rate m^ / (sqrt(v^) + epsilon), where ^ divides by 1 - beta^step.
 
-    The row form is lazy Adam, as torch.optim.SparseAdam: moments decay only on steps that touch their row.
+    The row form is lazy Adam: moments decay only on steps that touch their row, while `step` counts all. In that it is
+    as torch.optim.SparseAdam, which however adds epsilon to sqrt(v), not to sqrt(v^): its epsilon is larger than here
+    by 1 / sqrt(1 - beta2^step), 32 times in the first step.
     """
 
     name = "adam"
     slots = ("first_moment", "second_moment")
-    bounds = {"beta1": "[0, 1)", "beta2": "[0, 1)"}
 
-    beta1: Annotated[float, "share of the mean of gradients that is kept from step to step"] = 0.9
-    beta2: Annotated[float, "share of the mean of their squares that is kept"] = 0.999
-    epsilon: Annotated[float, "added to the root of that mean"] = 1e-8
+    beta1: Annotated[Share, "share of the mean of gradients that is kept from step to step"] = 0.9
+    beta2: Annotated[Share, "share of the mean of their squares that is kept"] = 0.999
+    epsilon: Annotated[Epsilon, "added to the root of that mean"] = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rate / (1 - self.beta1) > MOST_FLOAT32:
+            raise UsageError(
+                f"Adam.rate = {self.rate} with beta1 = {self.beta1}: the first step divides one by 1 minus the other, "
+                "which is too large for float32; expected a smaller rate"
+            )
 
     def update_dense(self, values, gradients, state, step):
         kernels.adam_dense(
@@ -166,13 +165,3 @@ class Adam(Optimizer):
             self.epsilon,
             step,
         )
-
-
-def _is_within(value: Any, allowed: str) -> bool:
-    """Return whether `value` is a finite real number in the interval `allowed`, such as "[0, 1)"."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        return False
-    low, high = (float(end) for end in allowed[1:-1].split(","))
-    above = value >= low if allowed[0] == "[" else value > low
-    below = value <= high if allowed[-1] == "]" else value < high
-    return bool(math.isfinite(value) and above and below)

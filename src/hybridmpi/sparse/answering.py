@@ -11,8 +11,9 @@ import numpy as np
 from hybridmpi.arrays import fit_to_receive, fit_to_send
 from hybridmpi.sparse.exchange import Exchange
 from hybridmpi.sparse.forms import Form
-from hybridmpi.sparse.requests import TAG_REPLY, TAG_REQUEST, answer
+from hybridmpi.sparse.requests import answer
 from hybridmpi.sparse.shard import Shard
+from hybridmpi.tags import Tag
 from hybridmpi.world import World
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Answering:
             self._look_after_replies()
         # A long request may still be on its way, and its sender at other work: nobody waits for it.
         for _ in self._client_of:
-            if (message := asks.Improbe(mpi.ANY_SOURCE, TAG_REQUEST, self._status)) is None:
+            if (message := asks.Improbe(mpi.ANY_SOURCE, Tag.REQUEST, self._status)) is None:
                 break
             request = np.empty(self._status.Get_count(mpi.BYTE), np.uint8)
             client = self._client_of[self._status.Get_source()]
@@ -69,7 +70,7 @@ class Answering:
         reply = self._buffers.pop() if self._buffers else np.empty(self.exchange.sizes.reply, np.uint8)
         size = answer(request, reply, self.shards, self.forms[client], version)
         target = self.world.clients[client]
-        self._going.append((self.exchange.asks.Isend(fit_to_send(reply[:size]), target, TAG_REPLY), reply))
+        self._going.append((self.exchange.asks.Isend(fit_to_send(reply[:size]), target, Tag.REPLY), reply))
         ended = time.perf_counter()
         self.busy_seconds += ended - started
         if self.world.recording is not None:

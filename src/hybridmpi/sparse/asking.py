@@ -14,14 +14,13 @@ from hybridmpi.sparse.requests import (
     PIECE_HEAD,
     REPLY_HEAD,
     REQUEST_HEAD,
-    TAG_REPLY,
-    TAG_REQUEST,
     Part,
     Question,
     bitmap_bytes,
     pack_request,
     read_reply,
 )
+from hybridmpi.tags import Tag
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
 
@@ -81,8 +80,8 @@ class Asking:
         for owner, asked in questions.items():
             message, rank = self._messages[owner], self.world.owners[owner]
             size, result[owner] = pack_request(message, self.exchange.sizes.reply, asked)
-            reply = self.exchange.asks.Irecv(fit_to_receive(self._replies[owner]), rank, TAG_REPLY)
-            self._under_way[owner] = self.exchange.asks.Isend(fit_to_send(message[:size]), rank, TAG_REQUEST), reply
+            reply = self.exchange.asks.Irecv(fit_to_receive(self._replies[owner]), rank, Tag.REPLY)
+            self._under_way[owner] = self.exchange.asks.Isend(fit_to_send(message[:size]), rank, Tag.REQUEST), reply
             heads = REQUEST_HEAD + PIECE_HEAD * len(result[owner])
             self._count(owner, "control", heads)
             self._count(owner, "pull_ids", size - heads)

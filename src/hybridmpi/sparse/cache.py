@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from hybridmpi import kernels
-from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, Natural, Options
 from hybridmpi.kernels.cpu import cpu_kernel
 
 Policy = Literal["lru", "lfu"]
@@ -20,7 +20,7 @@ MOST_USES = 1 << 22
 
 
 @dataclass(frozen=True)
-class CacheOptions:
+class CacheOptions(Options):
     """How many rows of each table a rank keeps, and for how long it uses them.
 
     `rows`: the most, of each table. `policy`: the row that makes place for a new one is the one used least recently
@@ -29,18 +29,9 @@ class CacheOptions:
     asked, so that every step reads the same bits as without a cache, and saves the bytes of rows that have not changed.
     """
 
-    rows: int
+    rows: Count
     policy: Policy = "lru"
-    staleness: int = 0
-
-    def __post_init__(self) -> None:
-        if self.rows < 1 or self.staleness < 0:
-            raise UsageError(
-                f"a cache of {self.rows} rows, staleness {self.staleness}: expected at least 1 row (or no cache) and a "
-                "staleness of 0 steps or more"
-            )
-        if self.policy not in get_args(Policy):
-            raise UsageError(f"cache policy = {self.policy!r}: expected 'lru' or 'lfu'")
+    staleness: Natural = 0
 
 
 class RowCache:

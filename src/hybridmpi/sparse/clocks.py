@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hybridmpi.tags import Tag
 from hybridmpi.world import World
-
-# Tag of questions and answers on the world communicator.
-TAG_CLOCK = 13
 
 # The first try finds the other rank asleep; of the others some meet nobody on their way.
 TRIES = 24
@@ -38,7 +36,7 @@ def read_clock(world: World, rank: int) -> Reading:
     word, best = np.zeros(1), Reading(0.0, 0.0, np.inf)
     for _ in range(TRIES):
         asked = time.perf_counter()
-        world.wait_all([world.comm.Isend(np.zeros(1), rank, TAG_CLOCK), world.comm.Irecv(word, rank, TAG_CLOCK)])
+        world.wait_all([world.comm.Isend(np.zeros(1), rank, Tag.CLOCK), world.comm.Irecv(word, rank, Tag.CLOCK)])
         answered = time.perf_counter()
         if (error := (answered - asked) / 2) < best.error:
             best = Reading((asked + answered) / 2, float(word[0]), error)
@@ -50,8 +48,8 @@ def show_clock(world: World, rank: int) -> None:
     waits."""
     question = np.zeros(1)
     for _ in range(TRIES):
-        world.wait_all([world.comm.Irecv(question, rank, TAG_CLOCK)])
-        world.wait_all([world.comm.Isend(np.array([time.perf_counter()]), rank, TAG_CLOCK)])
+        world.wait_all([world.comm.Irecv(question, rank, Tag.CLOCK)])
+        world.wait_all([world.comm.Isend(np.array([time.perf_counter()]), rank, Tag.CLOCK)])
 
 
 def to_ours(theirs: float, before: Reading, after: Reading) -> float:

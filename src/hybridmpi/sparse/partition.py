@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Range
 
 Kind = Literal["block", "cyclic"]
+
+Parts = Annotated[int, Range(0, 65_537)]
+"""How many parts a table may be dealt to; 0: one for each owner. Every rank keeps a record of each, and each message
+is divided by them. So many take a fifth of a second for a table, and more of them balance nothing any better."""
+
+Homes = Annotated[tuple[int, ...], Range(0)]
+"""The owner of each part of a table."""
 
 
 class Piece(NamedTuple):

@@ -19,8 +19,6 @@ from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.wire import ID_BYTES, padded
 
 REQUEST_HEAD, PIECE_HEAD, REPLY_HEAD = 8, 24, 8
-# On the communicator of requests and replies.
-TAG_REQUEST, TAG_REPLY = 1, 2
 SINCE_BYTES = 4
 
 

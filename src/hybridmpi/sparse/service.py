@@ -24,12 +24,10 @@ from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.transfers import Layout
 from hybridmpi.sparse.wire import smallest_slot
+from hybridmpi.tags import Tag
 from hybridmpi.traffic import Traffic
 from hybridmpi.waiting import Backoff
-from hybridmpi.world import TAG_STOP, World
-
-# Tags of control messages on the world communicator; rows and gradients never travel as messages.
-TAG_COMMAND, TAG_ANSWER = 11, 12
+from hybridmpi.world import World
 
 # A server sleeps up to this long between looks while a step is likely to end soon; it adds half of this at worst. A
 # look costs 10 us, on a machine that is busy with others 50 us; after a longer wait the sleeps grow (see waiting.py).
@@ -152,7 +150,7 @@ class Service:
     def progress(self) -> bool:
         """Serve this rank's shards and keep MPI moving; return whether there was anything to do. Local."""
         # Unless windows are plain shared memory, a Put or Get completes only while its target is inside MPI.
-        self.world.comm.Iprobe(tag=TAG_ANSWER)
+        self.world.comm.Iprobe(tag=Tag.ANSWER)
         return self.server.progress() if self.server is not None else False
 
     def call(self, command: str, **arguments: Any) -> list[Any]:
@@ -182,11 +180,11 @@ class Service:
         its answer or what failed) of each. Local, on compute rank 0; serves while it waits."""
         world = self.world
         for rank in world.servers:
-            world.comm.send((command, self.number, {"pushed": self.client.pushed, **arguments}), rank, TAG_COMMAND)
+            world.comm.send((command, self.number, {"pushed": self.client.pushed, **arguments}), rank, Tag.COMMAND)
         answers = []
         for rank in world.servers:
-            world.wait_until(lambda rank=rank: world.comm.Iprobe(rank, TAG_ANSWER))
-            answers.append(world.comm.recv(source=rank, tag=TAG_ANSWER))
+            world.wait_until(lambda rank=rank: world.comm.Iprobe(rank, Tag.ANSWER))
+            answers.append(world.comm.recv(source=rank, tag=Tag.ANSWER))
         return answers
 
     # -- where rows lie --------------------------------------------------------------------------------------------
@@ -299,7 +297,7 @@ def command_servers(world: World, command: str, service: int | None, arguments: 
     """Tell the dedicated servers what all ranks are about to do together. Collective over compute; root sends."""
     if world.on_root():
         for rank in world.servers:
-            world.comm.send((command, service, arguments), rank, TAG_COMMAND)
+            world.comm.send((command, service, arguments), rank, Tag.COMMAND)
 
 
 def serve(world: World) -> None:
@@ -314,12 +312,12 @@ def serve(world: World) -> None:
         if world.progress():
             backoff.reset()
         if not has_told and world.asked_to_stop():
-            world.comm.send(None, root, TAG_STOP)
+            world.comm.Isend(b"", root, Tag.STOP).Free()  # root may never look: nobody waits
             has_told = True
-        if not world.comm.Iprobe(root, TAG_COMMAND):
+        if not world.comm.Iprobe(root, Tag.COMMAND):
             backoff.pause()
             continue
-        command, number, arguments = world.comm.recv(source=root, tag=TAG_COMMAND)
+        command, number, arguments = world.comm.recv(source=root, tag=Tag.COMMAND)
         backoff.reset()
         if command == "end":
             return
@@ -333,7 +331,7 @@ def serve(world: World) -> None:
         elif command == "close":
             services.pop(number)._free()
         else:
-            world.comm.send(_carry_out(services[number].server, command, **arguments), root, TAG_ANSWER)
+            world.comm.send(_carry_out(services[number].server, command, **arguments), root, Tag.ANSWER)
 
 
 def _carry_out(server: Server, command: str, pushed: int, **arguments: Any) -> tuple[bool, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hybridmpi.arrays import trained_dtype
 from hybridmpi.errors import UsageError
 from hybridmpi.sparse.partition import Kind, Partition
 
@@ -41,8 +42,7 @@ class TableSpec:
             raise UsageError(
                 f"table '{self.name}': {self.rows} x {self.dim} is no shape: expected rows >= 0 and dim >= 1"
             )
-        if self.dtype not in (np.dtype("f4"), np.dtype("f8")):
-            raise UsageError(f"table '{self.name}': dtype {self.dtype} is not supported: expected float32 or float64")
+        object.__setattr__(self, "dtype", trained_dtype(self.dtype, f"table '{self.name}'"))
 
     def map(self, owners: int) -> Partition:
         """Return the partition map over `owners`. Local."""

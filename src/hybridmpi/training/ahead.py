@@ -11,6 +11,7 @@ import numpy as np
 from hybridmpi.autograd import draws
 from hybridmpi.nn import Module
 from hybridmpi.sparse.table import Table
+from hybridmpi.training.batches import iterator_of
 from hybridmpi.training.results import ReadFailure
 from hybridmpi.training.tables import TableExchange
 
@@ -19,7 +20,7 @@ class Batches:
     """A rank's batches, of which one more than was taken may have been read. Local."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        self.iterator: Iterator[Any] = iter(batches)
+        self.iterator: Iterator[Any] = iterator_of(batches)
         self._read: list[Any] = []
 
     @classmethod

@@ -10,22 +10,23 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from hybridmpi import kernels
 from hybridmpi.autograd import draws
 from hybridmpi.errors import NonFiniteError, UsageError
+from hybridmpi.field_types import Range
 from hybridmpi.planning.modes import Way
 from hybridmpi.sparse.asynchronous import AsyncClient
 from hybridmpi.sparse.norms import norm_of
 from hybridmpi.sparse.rows import SparseRows
 from hybridmpi.training.agreement import Report, agree
-from hybridmpi.training.dense import DenseExchange
-from hybridmpi.training.endings import raise_alone, refuse_to_part
+from hybridmpi.training.batches import examples, iterator_of
+from hybridmpi.training.endings import raise_alone
 from hybridmpi.training.phases import Phases
-from hybridmpi.training.results import StepResult, examples
+from hybridmpi.training.results import StepResult, loss_of
 
 if TYPE_CHECKING:
     from hybridmpi.training.trainer import Trainer
@@ -34,16 +35,12 @@ if TYPE_CHECKING:
 # looks so often whether there is anything to do for them.
 SERVE_SECONDS = 1e-3
 
+Staleness = Annotated[int, Range(0, unbounded=True)]
+"""Steps that a rank may be ahead of the slowest one: 0 is synchronous, math.inf asynchronous without a bound."""
 
-def check_staleness(staleness: float, ways: Mapping[str, Way]) -> None:
-    """Raise UsageError unless `staleness` is 0, a whole number of steps or math.inf, and, if not 0, every parameter's
-    way is "ps". Local."""
-    number = isinstance(staleness, (int, float)) and not isinstance(staleness, bool)
-    if not number or not (staleness >= 0 and staleness in (math.inf, staleness // 1)):
-        raise UsageError(
-            f"staleness = {staleness!r}: expected 0 (synchronous), how many steps a rank may be ahead of the slowest "
-            "one, or math.inf (asynchronous: no bound)"
-        )
+
+def check_staleness(staleness: Staleness, ways: Mapping[str, Way]) -> None:
+    """Raise UsageError unless `staleness` is 0, or every parameter's way is "ps". Local."""
     elsewhere = [f"'{name}' ({way})" for name, way in ways.items() if way != "ps"]
     if staleness and elsewhere:
         raise UsageError(
@@ -56,10 +53,9 @@ class Asynchronous:
     """The steps and boundaries of a Trainer whose ranks do not wait for each other. `settle` and `fit` are Collective
     over compute; a step is Local, but waits for owners."""
 
-    def __init__(self, trainer: Trainer, dense: DenseExchange) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.world = trainer, trainer.world
         self.stopped = False
-        self._dense = dense
         self._client: AsyncClient = trainer.service.client
         self._asked_to_stop = False
         self._served = 0.0  # when, by this rank, in the middle of a computation
@@ -71,7 +67,7 @@ class Asynchronous:
     def fit(self, batches: Iterable[Any], steps: int, on_step: Callable[[StepResult], Any] | None) -> StepResult | None:
         """Train until this rank has done `steps` steps, has no batch left, or a stop is requested on any rank; then
         meet the others at a boundary. See Trainer.fit."""
-        iterator, result = iter(batches), None
+        iterator, result = iterator_of(batches), None
         while self.trainer.step < steps:
             try:
                 batch = next(iterator, None)
@@ -106,7 +102,8 @@ class Asynchronous:
             weight, loss = self._compute(batch, phases)
         except (Exception, SystemExit) as error:
             raise_alone(self.world, trainer.step + 1, error)
-        found = ([] if np.isfinite(loss) else [f"the loss is {loss}"]) + (exchange.found if weight else [])
+        found = [] if np.isfinite(loss) or not weight else [f"the loss is {loss}"]
+        found += exchange.found if weight else []
         if trainer.clip and weight and not found:
             found = self._clip(trainer.clip)
         if found and trainer.nonfinite == "stop":
@@ -142,9 +139,8 @@ class Asynchronous:
         try:
             weight = examples(batch)
             if not weight:
-                return 0.0, 0.0
-            loss = trainer.model.loss(batch)
-            value = float(loss.data)
+                return 0.0, math.nan
+            loss, value = loss_of(trainer.model, batch)
             in_pull = exchange.pull_seconds() - pulled
             phases.add("pull", in_pull)
             phases.lap("forward", elsewhere=in_pull)
@@ -202,15 +198,8 @@ class Asynchronous:
         """
         trainer, world = self.trainer, self.world
         self.leave()
-        # To the others this looks like a synchronous step without examples, so that a rank that closes its Trainer
-        # instead is noticed.
-        self._dense.begin_step(0.0)
-        self._dense.end_backward()
         stop = self._asked_to_stop or self._client.stop_seen
-        verdict = agree(world, Report(stop=stop), len(trainer.tables))
-        if verdict.leaving:
-            refuse_to_part(world, trainer.step + 1, leaving=False)
-        self._dense.finish()
+        verdict = agree(world, Report(stop=stop), what="Trainer.settle")
         self.stopped = verdict.stop > 0
         (updates, *_) = trainer.service.call("settle")
         self._client.begin_anew()

@@ -13,12 +13,12 @@ import numpy as np
 from hybridmpi import data
 from hybridmpi.autograd import logistic_loss
 from hybridmpi.data import open_bandit
+from hybridmpi.field_types import Amount, Count, Counts, FilePath, Natural, Seed
 from hybridmpi.models.ctr import ClickModel
 from hybridmpi.models.ranking import area_under_curve
 from hybridmpi.optim import Adagrad
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
 from hybridmpi.training.task import Evaluation, Task
-from hybridmpi.training.values import Amount, Count, Counts, Range
 from hybridmpi.world import World
 
 # Held-out examples that one call of the model evaluates.
@@ -42,14 +42,12 @@ class DataSection:
     """[data]: the click log; `batch` is the number of examples over all ranks."""
 
     source: Annotated[
-        str,
+        FilePath,
         '"generated"; "open-bandit": the installed obp package\'s files; or a folder with such files',
     ] = "generated"
     batch: Annotated[Count, "examples of one step over all ranks, whatever the number of ranks"] = 2048
-    held_out: Annotated[int, Range(0), "examples that are only evaluated on; of a log that is read, the last ones"] = (
-        20_000
-    )
-    seed: Annotated[int, Range(0), "of what is generated, or of the order in which a log is read"] = 1
+    held_out: Annotated[Natural, "examples that are only evaluated on; of a log that is read, the last ones"] = 20_000
+    seed: Annotated[Seed, "of what is generated, or of the order in which a log is read"] = 1
     divide: Annotated[Count, "generated: the benchmark's 33.8 million rows of the tables divided by this"] = 1000
     exponent: Annotated[Amount, "generated: of the power law of the ids; larger: fewer rows make up most"] = 1.05
     bag: Annotated[Count, "generated: ids of each table in an example"] = 2
@@ -108,9 +106,11 @@ class ClickTask(Task):
             best, best_curve = _loss(true, labels), area_under_curve(true, labels)
             text += f"; the model that drew the labels: {best:.4f}, {best_curve:.4f}"
             values |= {"best_log_loss": best, "best_auc": None if math.isnan(best_curve) else best_curve}
+        if broken := int(np.isnan(logits).sum()):
+            text += f"; {broken:,} SCORES ARE NaN"
         return Evaluation(
             f"held-out log loss {loss:.4f}, AUC {curve:.4f} on {len(labels):,} examples ({text})",
-            # Without a click, or with nothing else, there is no AUC; JSON has no NaN.
+            # Without a click, with nothing else, or with scores that are NaN there is no AUC; JSON has no NaN.
             {"log_loss": loss, "auc": None if math.isnan(curve) else curve, **values, "examples": len(labels)},
         )
 

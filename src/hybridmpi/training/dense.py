@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -14,12 +15,15 @@ from hybridmpi.collectives import AllReduce, Bucket, discover, layout
 from hybridmpi.collectives.shared import room_for
 from hybridmpi.collectives.tuning import calibrate
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Count, Options, Wire
 from hybridmpi.training.agreement import Announcement
 from hybridmpi.world import World
 
+Algorithm = Literal["auto", "shared", "mpi", "naive", "recursive_doubling", "halving_doubling", "ring", "two_level"]
+
 
 @dataclass(frozen=True)
-class DenseOptions:
+class DenseOptions(Options):
     """How dense gradients are summed.
 
     `wire`: the form in which they travel between nodes, "float32", "bfloat16" or "float16". `algorithm`: "auto", which
@@ -29,18 +33,13 @@ class DenseOptions:
     finding faults, compare every parameter between the ranks after every step.
     """
 
-    wire: str = "float32"
-    algorithm: str = "auto"
-    bucket_bytes: int = 4 << 20
-    first_bucket_bytes: int = 1 << 20
+    wire: Wire = "float32"
+    algorithm: Algorithm = "auto"
+    bucket_bytes: Count = 4 << 20
+    first_bucket_bytes: Count = 1 << 20
     overlap: bool = True
     supernodes: tuple[str, ...] = ()
     check: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("bucket_bytes", "first_bucket_bytes"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"DenseOptions: {name} = {getattr(self, name)}, expected at least 1")
 
     def open(self, world: World, nbytes: int) -> AllReduce:
         """Return an all-reduce with room for `nbytes` of buffers. Collective over compute."""
@@ -80,13 +79,13 @@ class DenseExchange:
             for part in bucket.slices:
                 by_name[part.name].attach(bucket.view(bucket.values, part), bucket.view(bucket.gradients, part))
 
-    def begin_step(self, weight: float) -> None:
-        """Forget the last step's gradients, and tell the others how many examples this rank has. Collective over
-        compute; does not wait."""
+    def begin_step(self, weight: float, step: int, trainer: int) -> None:
+        """Forget the last step's gradients, and tell the others how many examples this rank has in `step` of so
+        manieth `trainer` of the world. Collective over compute; does not wait."""
         for parameter in self._parameters:
             parameter.begin_step()
         self._reset()
-        self._weight, self._announcement = weight, Announcement(self.world, weight)
+        self._weight, self._announcement = weight, Announcement(self.world, weight, step, trainer)
         self._in_backward = True
 
     def _reset(self) -> None:
@@ -184,13 +183,8 @@ class DenseExchange:
         has the same bits, so all return the same. Local."""
         return self.may_overflow and any(kernels.nonfinite_count(bucket.gradients) for bucket in self.buckets)
 
-    def leave(self) -> None:
-        """Take part in the announcement of a step that this rank does not take. Collective over compute."""
-        self._announcement = Announcement(self.world, 0.0)
-
     def close(self) -> None:
         """Free the memory and the communicators. Collective over compute."""
-        self.world.wait_until(lambda: self._announcement.total() is not None)
         self.world.remove_progress(self.progress)
         # The model outlives the memory that the ranks share.
         for bucket in self.buckets:

@@ -1,13 +1,16 @@
-"""What ends training on all ranks alike: a failure on one, a value that is not finite, ranks that part."""
+"""What ends training on all ranks alike: a failure on one, a value that is not finite."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from hybridmpi.errors import HybridMPIError, NonFiniteError, RemoteError
 from hybridmpi.failures import describe, raise_alike
 from hybridmpi.world import World
+
+Nonfinite = Literal["stop", "skip"]
+"""What is done about a loss or a gradient that is not finite: all ranks stop, or leave out that step."""
 
 
 def raise_together(world: World, step: int, failure: BaseException | None) -> None:
@@ -27,19 +30,6 @@ def raise_alone(world: World, step: int, failure: BaseException) -> NoReturn:
     # A fault in the user's own code: its traceback says most.
     failure.add_note(f"hybridmpi: this was rank {world.rank} in step {step}")
     raise failure
-
-
-def refuse_to_part(world: World, step: int, leaving: bool) -> None:
-    """Raise on every rank, since some have ended training and the others would wait for them for ever. Collective over
-    compute."""
-    everybody = world.gather((world.rank, leaving))
-    gone = ", ".join(str(rank) for rank, left in everybody if left)
-    error = HybridMPIError(
-        f"step {step}: rank {gone} has left the training (returned from main, or closed the Trainer) while others take "
-        "another step. Every compute rank takes the same steps: use Trainer.fit, or train_step(None) on a rank without "
-        "data"
-    )
-    raise_alike(world, error)
 
 
 def raise_nonfinite(world: World, step: int, found: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,12 @@ import numpy as np
 from hybridmpi import data
 from hybridmpi.autograd import no_grad
 from hybridmpi.data.graph_baselines import frequencies
+from hybridmpi.field_types import Count, FilePath, OptionalPath, Range, Share
 from hybridmpi.graphs import Graphs
+from hybridmpi.models.score import perplexity
 from hybridmpi.models.td_tree_lstm import TopDownTreeLSTM
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
 from hybridmpi.training.task import Evaluation, Task
-from hybridmpi.training.values import Count, Range, Share
 from hybridmpi.training.vertices import EVALUATION_GRAPHS, training_batches
 from hybridmpi.world import World
 
@@ -47,11 +47,11 @@ class DataSection:
     """[data]: the trees; `graphs` is the number over all ranks."""
 
     source: Annotated[
-        str,
+        FilePath,
         '"stdlib", or a file of trees in brackets, one a line: (3 (2 It) (4 (2 \'s) (4 good))), '
         "whose labels are the kinds; or a folder with train.txt and dev.txt",
     ] = "stdlib"
-    dev: Annotated[str, "the file of held-out trees, where source is a file"] = ""
+    dev: Annotated[OptionalPath, "the file of held-out trees, where source is a file"] = ""
     longest: Annotated[
         int, Range(2), 'vertices that a tree of "stdlib" may have; of longer statements the parts are taken'
     ] = 60
@@ -61,7 +61,9 @@ class DataSection:
     ] = 20_000
     held_out: Annotated[Share, 'share of the trees of "stdlib" that is only evaluated on'] = 0.1
     graphs: Annotated[Count, "trees in one step over all ranks: the global batch, whatever the number of ranks"] = 64
-    cache: Annotated[str, 'folder for the trees as numbers; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = ""
+    cache: Annotated[
+        OptionalPath, 'folder for the trees as numbers; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +142,10 @@ class GrowingTask(Task):
         drawn = world.from_root(lambda: self.model.draw(1, DRAWN_LEVELS, self.job.training.seed)[0])
         shown = bracketed(drawn, self.words())
         text = (
-            f"held-out loss {loss:.4f} a vertex, perplexity {math.exp(loss):.2f}; by frequencies alone {known:.4f}, "
-            f"{math.exp(known):.2f}; a tree drawn: {shown}"
+            f"held-out loss {loss:.4f} a vertex, perplexity {perplexity(loss):.2f}; by frequencies alone {known:.4f}, "
+            f"{perplexity(known):.2f}; a tree drawn: {shown}"
         )
-        values = {"loss": loss, "perplexity": math.exp(loss), "vertices": int(vertices), "drawn": shown}
+        values = {"loss": loss, "perplexity": perplexity(loss), "vertices": int(vertices), "drawn": shown}
         return Evaluation(text, {**values, "baselines": {"the frequencies of kinds and numbers of children": known}})
 
     def words(self) -> list[str]:

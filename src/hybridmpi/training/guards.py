@@ -11,8 +11,26 @@ from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import Bucket
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import raise_alike
-from hybridmpi.nn import Embedding
+from hybridmpi.nn import Embedding, Module
+from hybridmpi.optim import Optimizer
 from hybridmpi.world import World
+
+
+def require_trainable(world: World, model: Module, optimizer: Optimizer) -> None:
+    """Raise UsageError unless these are a World, a Module with `loss(batch)` and an optimiser. Local."""
+    if not isinstance(world, World):
+        raise UsageError(f"Trainer of {_shown(world)} as world: expected what hm.run gives to main(world)")
+    if not isinstance(model, Module) or not callable(getattr(model, "loss", None)):
+        raise UsageError(
+            f"Trainer of {_shown(model)} as model: expected an object of a class of yours that is an nn.Module and has "
+            "a method loss(self, batch), which returns the mean loss over the batch's examples"
+        )
+    if not isinstance(optimizer, Optimizer):
+        raise UsageError(f"Trainer of {_shown(optimizer)} as optimizer: expected an object such as hm.optim.Adam(0.01)")
+
+
+def _shown(value: object) -> str:
+    return f"class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {str(value)[:40]!r}"
 
 
 def require_same_parameters(

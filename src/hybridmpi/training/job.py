@@ -7,28 +7,53 @@ defaults of its own for all the rest.
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from hybridmpi.errors import UsageError
-from hybridmpi.optim import Adagrad, Optimizer, by_name
+from hybridmpi.field_types import (
+    Amount,
+    Count,
+    FilePath,
+    Mebibytes,
+    Natural,
+    OptionalPath,
+    Range,
+    Seed,
+    Wire,
+    checked,
+    hints_of,
+    printable,
+    show,
+)
+from hybridmpi.optim import OPTIMIZERS, Adagrad, Optimizer, by_name
+from hybridmpi.paths import expanded
 from hybridmpi.planning.modes import Mode
 from hybridmpi.roles import Servers
 from hybridmpi.sparse.cache import Policy
+from hybridmpi.sparse.node_sum import Aggregate
+from hybridmpi.sparse.partition import Kind as Partitioning
+from hybridmpi.sparse.partition import Parts
+from hybridmpi.training.dense import Algorithm
+from hybridmpi.training.endings import Nonfinite
 from hybridmpi.training.kinds import KINDS, task_of
-from hybridmpi.training.values import Amount, Count, Mebibytes, Range, Wire, checked, show
 from hybridmpi.wording import nearest
+
+MOST_BYTES = 1 << 20
+"""A job file is text that somebody wrote: with all keys and their meanings it has some 8 kB."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSection:
     """[training]: how long, from which seed, and what is done on the way."""
 
-    steps: Annotated[int, Range(0), "steps in all"] = 2000
-    seed: Annotated[int, Range(0), "of the initial values and of everything drawn at random"] = 1
+    steps: Annotated[Natural, "steps in all"] = 2000
+    seed: Annotated[Seed, "of the initial values and of everything drawn at random"] = 1
     clip: Annotated[Amount, "largest norm of the gradient, dense and sparse; 0: not clipped"] = 1.0
     evaluate: Annotated[
         Literal["quarters"] | int,
@@ -36,7 +61,7 @@ class TrainingSection:
         'on held-out data: after each of four "quarters" of the steps, or every so many; 0: never',
     ] = "quarters"
     nonfinite: Annotated[
-        Literal["stop", "skip"],
+        Nonfinite,
         'when a loss or a gradient is not finite: "stop", or "skip" that step on all ranks',
     ] = "stop"
     staleness: Annotated[
@@ -53,8 +78,7 @@ class WorldSection:
     """[world]: which ranks hold the tables."""
 
     servers: Annotated[
-        Literal["per-node"] | int | tuple[int, ...],
-        Range(0),
+        Servers,
         '"per-node": one server rank on each; or their number, or the ranks, [0, 1]; 0: compute ranks hold the tables',
     ] = "per-node"
 
@@ -68,34 +92,32 @@ class SparseSection:
         '"hybrid": rows to servers, the rest by all-reduce; "ps": all to servers; "allreduce", "allgather": all to all',
     ] = "hybrid"
     adapt_every: Annotated[
-        int,
-        Range(0),
+        Natural,
         "steps between looks whether a table should leave its servers, or return to them; 0: none",
     ] = 50
     partition: Annotated[
-        Literal["block", "cyclic"],
+        Partitioning,
         '"cyclic": row i in part i mod n, balances sorted vocabularies; "block": contiguous rows',
     ] = "cyclic"
-    parts: Annotated[int, Range(0), "of each table, dealt to the servers in turn; 0: one for each server"] = 0
+    parts: Annotated[Parts, "of each table, dealt to the servers in turn; 0: one for each server"] = 0
     search: Annotated[bool, "true: find the number of parts while training, table by table"] = False
     balance_every: Annotated[
-        int, Range(0), "steps between looks whether a much used part should move to another server; 0: none"
+        Natural, "steps between looks whether a much used part should move to another server; 0: none"
     ] = 0
     aggregate: Annotated[
-        Literal["auto", "always", "never"],
+        Aggregate,
         'a node\'s ranks sum rows before they send them, and fetch them once: if it pays, "always", "never"',
     ] = "auto"
     wire: Annotated[Wire, 'form of rows between nodes; "bfloat16" or "float16" send half the bytes'] = "float32"
     prefetch: Annotated[
         bool, "true: rows of the next batch that lie on other nodes are asked for while this one computes"
     ] = False
-    cache_rows: Annotated[int, Range(0), "rows of other nodes that a rank keeps of each table; 0: none"] = 0
+    cache_rows: Annotated[Natural, "rows of other nodes that a rank keeps of each table; 0: none"] = 0
     cache_policy: Annotated[
         Policy, 'which row goes for a new one: the one used least recently, "lru", or least often, "lfu"'
     ] = "lru"
     cache_staleness: Annotated[
-        int,
-        Range(0),
+        Natural,
         "steps a kept row is used without asking; 0: its server is asked whether it has changed",
     ] = 0
 
@@ -118,7 +140,7 @@ class AllReduceSection:
         "float32"
     )
     algorithm: Annotated[
-        Literal["auto", "shared", "mpi", "naive", "recursive_doubling", "halving_doubling", "ring", "two_level"],
+        Algorithm,
         '"auto": what measures best at the start; or "mpi", on one node "shared", on several "ring" and others',
     ] = "auto"
     bucket_mb: Annotated[Mebibytes, "MiB of gradients that are summed together"] = 4.0
@@ -131,8 +153,8 @@ class AllReduceSection:
 class CheckpointSection:
     """[checkpoint]: where to, how often, how many are kept; and whether training waits until they are on disk."""
 
-    directory: Annotated[str, "one folder for each step kept"] = "runs/lm"
-    every: Annotated[int, Range(0), "steps between checkpoints; 0: only at the end and when stopped by a signal"] = 0
+    directory: Annotated[FilePath, "one folder for each step kept"] = "runs/lm"
+    every: Annotated[Natural, "steps between checkpoints; 0: only at the end and when stopped by a signal"] = 0
     keep: Annotated[Count, "newest checkpoints kept"] = 2
     behind: Annotated[
         bool, "true: training stops to copy what is saved, and goes on while the copy is written; twice the memory"
@@ -143,7 +165,7 @@ class CheckpointSection:
 class MetricsSection:
     """[metrics]: the file that measured values go to, one JSON object a line; relative to checkpoint.directory."""
 
-    path: Annotated[str, 'one JSON object a line; in checkpoint.directory, or an absolute path; "": none'] = (
+    path: Annotated[OptionalPath, 'one JSON object a line; in checkpoint.directory, or an absolute path; "": none'] = (
         "metrics.jsonl"
     )
 
@@ -193,10 +215,10 @@ def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     sections = [section.name for section in fields(Job)]
     for section, content in _read_toml(path).items():
         if section not in sections:
-            raise UsageError(f"{path}: unknown section [{section}]; {_suggest(section, sections)}")
+            raise UsageError(f"{path}: unknown section [{printable(section)}]; {_suggest(section, sections)}")
         if not isinstance(content, dict):
             raise UsageError(f"{path}: {section} is {show(content)}; expected a section [{section}]")
-        values |= {(section, key): (value, f"{path}: [{section}] {key}") for key, value in content.items()}
+        values |= {(section, key): (value, f"{path}: [{section}] {printable(key)}") for key, value in content.items()}
     for override in overrides:
         section, key, value = _parse_override(override)
         if section not in sections:
@@ -213,20 +235,35 @@ def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
 
 def _kind(value: Any, place: str) -> str:
     """Return the kind of the job, which decides what [model] and [data] may hold."""
-    if value not in tuple(KINDS):
-        known = " or ".join(f'"{kind}"' for kind in KINDS)
-        raise UsageError(f"{place} = {show(value)}; expected {known}")
-    return value
+    return checked(value, Literal[tuple(KINDS)], place)
 
 
 def _read_toml(path: str | Path) -> dict[str, Any]:
+    """Return what a job file says."""
+    path = expanded(str(path), "job file")
     try:
+        # A pipe is refused before it is opened: that would wait for somebody to write, and one rank alone could read.
+        if not stat.S_ISREG(found := os.stat(path).st_mode) and not stat.S_ISDIR(found):
+            raise UsageError(f"job file '{path}' is no file but a pipe, a socket or a device; expected a TOML file")
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"job file '{path}' cannot be read: {error.strerror}; expected a TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"job file '{path}' has more than {MOST_BYTES >> 20} MiB; expected a TOML file of some lines")
+    try:
+        return parse_toml(content.decode("utf-8-sig"))
+    except ValueError as error:
         raise UsageError(f"job file '{path}' is not TOML: {error}") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the values of a TOML text. Local. Raises ValueError for what is no TOML, also for what tomllib fails at:
+    values nested too deep, numbers of too many digits."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("lists or tables are nested too deep") from None
 
 
 def _parse_override(text: str) -> tuple[str, str, Any]:
@@ -234,10 +271,10 @@ def _parse_override(text: str) -> tuple[str, str, Any]:
     name, equals, value = text.partition("=")
     section, dot, key = name.strip().partition(".")
     if not (equals and dot and section and key) or ("." in key and section != "modes"):
-        raise UsageError(f"--set {text}: expected section.key=value, such as training.steps=100")
+        raise UsageError(f"--set {printable(text)}: expected section.key=value, such as training.steps=100")
     try:
-        parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {value}")
+    except ValueError:
         parsed = {}
     return section, key, parsed["value"] if parsed.keys() == {"value"} else value.strip()
 
@@ -247,7 +284,7 @@ def _section(default: Job, name: str, values: Mapping[str, tuple[Any, str]]) -> 
     section = getattr(default, name)
     if name == "modes":
         return {pattern: checked(value, Mode, place) for pattern, (value, place) in values.items()}
-    hints = get_type_hints(type(section), include_extras=True)
+    hints = hints_of(type(section))
     for key, (_, place) in values.items():
         if key not in hints:
             raise UsageError(f"{place}: unknown key; {_suggest(key, hints, default)}")
@@ -266,6 +303,9 @@ def _optimizer(path: str | Path, values: Mapping[str, tuple[Any, str]], default:
         for key, (value, place) in values.items()
         if key != "kind" and (key == "rate" or not replaced or place.startswith("--set"))
     }
+    if isinstance(kind, str) and kind in OPTIMIZERS:
+        hints = hints_of(OPTIMIZERS[kind])
+        settings = {k: checked(v, hints[k], values[k][1]) if k in hints else v for k, v in settings.items()}
     if kind == default.name:
         settings = {f.name: getattr(default, f.name) for f in fields(default)} | settings
     try:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from hybridmpi import data
+from hybridmpi.field_types import Count, FilePath, OptionalPath, Range, Share
 from hybridmpi.models.lm import LanguageModel
+from hybridmpi.models.prediction import Softmax
+from hybridmpi.models.score import perplexity
 from hybridmpi.training.job import CheckpointSection, Job
 from hybridmpi.training.task import Evaluation, Task
-from hybridmpi.training.values import Count, Range, Share
 from hybridmpi.world import World
 
 # Held-out text is read in so many parallel streams, whatever the job's own batch: perplexities compare.
@@ -31,21 +32,21 @@ class ModelSection:
     hidden: Annotated[Count, "LSTM units, projected to width"] = 256
     samples: Annotated[Count, "candidate words of the sampled softmax, drawn anew in every step"] = 1024
     dropout: Annotated[Share, "share of the values dropped before and after the LSTM"] = 0.0
-    softmax: Annotated[
-        Literal["sampled", "full"], '"sampled", or "full": over the whole vocabulary, for small ones'
-    ] = "sampled"
+    softmax: Annotated[Softmax, '"sampled", or "full": over the whole vocabulary, for small ones'] = "sampled"
 
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
     """[data]: the text and how it is cut into batches; `streams` is the number over all ranks."""
 
-    source: Annotated[str, '"stdlib": Python\'s standard library; or the path of a UTF-8 text file'] = "stdlib"
+    source: Annotated[FilePath, '"stdlib": Python\'s standard library; or the path of a UTF-8 text file'] = "stdlib"
     vocabulary: Annotated[int, Range(2), "most frequent words kept, <unk> among them: the rows of both tables"] = 50_000
     held_out: Annotated[Share, "share of the text that is only evaluated on"] = 0.02
     streams: Annotated[Count, "parallel streams over all ranks: the global batch, whatever the number of ranks"] = 64
     steps: Annotated[Count, "words of each stream in one training step: the length of back-propagation"] = 20
-    cache: Annotated[str, 'folder for tokenised text; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = ""
+    cache: Annotated[OptionalPath, 'folder for tokenised text; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = (
+        ""
+    )
 
 
 class LanguageTask(Task):
@@ -87,11 +88,11 @@ class LanguageTask(Task):
             loss, words = loss + batch_loss, words + batch_words
         parts = world.gather((loss, words))
         loss, words = (sum(column) for column in zip(*parts, strict=True))
-        perplexity = math.exp(min(loss / words, 700.0))
+        reached = perplexity(loss / words)
         unigram = self.data.vocabulary.unigram_perplexity(held_out)
         return Evaluation(
-            f"held-out perplexity {perplexity:.1f} on {words:,} words (unigram model: {unigram:.1f})",
-            {"perplexity": perplexity, "unigram_perplexity": unigram, "words": words},
+            f"held-out perplexity {reached:.1f} on {words:,} words (unigram model: {unigram:.1f})",
+            {"perplexity": reached, "unigram_perplexity": unigram, "words": words},
         )
 
     def words(self) -> list[str]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hybridmpi.errors import UsageError
+from hybridmpi.streams import Aside, reason
 from hybridmpi.training.trainer import StepResult
 
 # A step's line reaches the file within this many seconds.
 FLUSH_SECONDS = 1.0
+# A pipe that nobody reads, or not fast enough, refuses lines: training does not wait for it.
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Metrics:
@@ -25,31 +30,55 @@ class Metrics:
     after it, and "rows" with a cache or prefetch; or "evaluation", "note", "staleness", "checkpoint" ("seconds" that
     training stood still for it), "run", "end". "time" is when it was written, in seconds since 1970; a number that is
     not finite is written as Python's json does, NaN or Infinity. hybridmpi.watching reads it. Raises UsageError when
-    the file cannot be written.
+    the file cannot be opened; what cannot be written later is a warning.
     """
 
     def __init__(self, path: str, after: int | None, unit: str) -> None:
         self._file, self._rate = None, f"{unit}_per_s"
-        self._flushed = time.monotonic()
+        self._aside = Aside(f"metrics file '{path}'", "lines of this run are missing there; training goes on")
+        self._flushed, self._lines, self._torn = time.monotonic(), [], False
         if not path:
             return
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             if after is not None:
                 _cut_after(Path(path), after)
-            self._file = open(path, "w" if after is None else "a", encoding="utf-8")  # noqa: SIM115 - close() does
-        except OSError as error:
-            raise UsageError(f"metrics file '{path}' cannot be written: {error.strerror}; set metrics.path") from error
+            self._file = os.open(path, FLAGS | (os.O_TRUNC if after is None else 0), 0o666)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"metrics file '{path}' cannot be written: {reason(error)}; set metrics.path") from error
 
     def write(self, kind: str, **values: Any) -> None:
-        """Append one line."""
+        """Append one line. Where that is impossible, warn once: what lines there are stay whole."""
         if self._file is None:
             return
-        self._file.write(json.dumps({"kind": kind, "time": round(time.time(), 3), **values}) + "\n")
-        now = time.monotonic()
-        if kind != "step" or now - self._flushed > FLUSH_SECONDS:
-            self._file.flush()
-            self._flushed = now
+        with self._aside.guarded():
+            self._lines.append(json.dumps({"kind": kind, "time": round(time.time(), 3), **values}) + "\n")
+            now = time.monotonic()
+            if kind != "step" or now - self._flushed > FLUSH_SECONDS:
+                self._flushed = now
+                self._flush()
+
+    def _flush(self) -> None:
+        """Write the lines that wait, or none of them."""
+        data, self._lines = "".join(self._lines).encode(), []
+        if not data:
+            return
+        if os.fstat(self._file).st_nlink == 0:
+            raise FileNotFoundError(0, "it was removed")
+        if self._torn:  # where the rest of a line could not be taken back
+            data = b"\n" + data
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+            self._torn = False
+        except OSError:
+            if written:
+                self._torn = True
+                with suppress(OSError):  # of a pipe
+                    os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+                    self._torn = False
+            raise
 
     def step(self, result: StepResult) -> None:
         """Append the line of a step; times and bytes are those of the writing rank."""
@@ -71,9 +100,12 @@ class Metrics:
         )
 
     def close(self) -> None:
-        """Close the file."""
+        """Write what waits, and close the file."""
         if self._file is not None:
-            self._file.close()
+            with self._aside.guarded():
+                self._flush()
+            with self._aside.guarded():
+                os.close(self._file)
             self._file = None
 
 

@@ -35,7 +35,9 @@ def plan_job(job: Job, machine: Machine, measure: bool, steps: int = DRAWN_STEPS
     drawn = draw_steps(task.model, batches, job.training.seed)
     dense, tables = describe_model(task.model, len(job.optimizer.slots), job.sparse.partition)
     if parts := job.sparse.parts:
-        tables = tuple(replace(t, homes=in_turn(number, parts, machine.owners)) for number, t in enumerate(tables))
+        tables = tuple(
+            replace(t, homes=in_turn(number, parts, machine.owners, t.rows)) for number, t in enumerate(tables)
+        )
     touched = {table.name: drawn.touched(table, machine) for table in tables}
     mean = drawn.flops.mean(axis=0)
     rate = _measured_flops(task, drawn.flops[0], ranks) if measure else machine.flops

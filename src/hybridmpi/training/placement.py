@@ -34,10 +34,11 @@ def repartition(trainer: Trainer, name: str, parts: int | None, homes: Sequence[
         )
     number = tables[name]
     spec = exchange.specs[number]
+    given = homes is not None
     if homes is None:
         parts = spec.map(owners).parts if parts is None else parts
-        homes = in_turn(number, parts, owners)
-    if not homes or (parts is not None and parts != len(homes)):
+        homes = in_turn(number, parts, owners, spec.rows)
+    if not homes or parts == 0 or (given and parts not in (None, len(homes))):
         raise UsageError(
             f"repartition of '{name}': {parts} parts at owners {tuple(homes)}: expected one part or more, and an owner "
             "for each"

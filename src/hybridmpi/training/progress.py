@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TextIO
 
+from hybridmpi.streams import say, write
 from hybridmpi.training.trainer import StepResult
 
 # A terminal's bar is redrawn this often; a job's log gets a line as often as the job file says.
@@ -41,22 +42,22 @@ class Progress:
     def _show(self, step: int, text: str) -> None:
         share = step / self.steps if self.steps else 1.0
         if not self.on_terminal:
-            print(f"step {step:,} of {self.steps:,} ({share:.0%})  {text}", file=self.stream, flush=True)
+            write(self.stream, f"step {step:,} of {self.steps:,} ({share:.0%})  {text}\n")
             return
         width = max(10, min(40, shutil.get_terminal_size().columns - len(text) - 22))
         bar = ("#" * round(width * share)).ljust(width, ".")
-        print(f"\r\x1b[K{bar} {step:,}/{self.steps:,}  {text}", end="", file=self.stream, flush=True)
+        write(self.stream, f"\r\x1b[K{bar} {step:,}/{self.steps:,}  {text}")
         self._drawn = True
 
     def message(self, text: str) -> None:
         """Print a line of its own on stdout, below the bar."""
         self.clear()
-        print(text, flush=True)
+        say(text)
 
     def clear(self) -> None:
         """End the bar's line."""
         if self._drawn:
-            print(file=self.stream, flush=True)
+            write(self.stream, "\n")
             self._drawn = False
 
     def resume_clock(self) -> None:

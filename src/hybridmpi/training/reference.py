@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
+from hybridmpi.field_types import described, meaning_of
 from hybridmpi.optim import Optimizer
 from hybridmpi.training.job import Job, default_job
 from hybridmpi.training.kinds import task_of
-from hybridmpi.training.values import described, meaning_of
 
 WIDTH = 120
 COLUMN = 25
@@ -38,8 +38,7 @@ def keys_of(section: Any) -> Iterator[Key]:
     hints = get_type_hints(type(section), include_extras=True)
     for field in fields(section):
         hint = hints[field.name]
-        expected = section.expected(field.name) if isinstance(section, Optimizer) else described(hint)
-        yield Key(field.name, getattr(section, field.name), expected, meaning_of(hint))
+        yield Key(field.name, getattr(section, field.name), described(hint), meaning_of(hint))
 
 
 def sections_of(job: Job) -> Iterator[tuple[str, list[Key]]]:

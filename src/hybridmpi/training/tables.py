@@ -11,6 +11,7 @@ from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import AllReduce
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Natural, Options, Wire
 from hybridmpi.nn import Embedding
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.modes import Way
@@ -18,7 +19,7 @@ from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.sparse.client import Path as PullPath
 from hybridmpi.sparse.gathering import RowGather
 from hybridmpi.sparse.node_sum import Aggregate
-from hybridmpi.sparse.partition import Kind
+from hybridmpi.sparse.partition import Kind, Parts
 from hybridmpi.sparse.reader import RowReader
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.sparse.rows import SparseRows
@@ -31,7 +32,7 @@ from hybridmpi.world import World
 
 
 @dataclass(frozen=True)
-class SparseOptions:
+class SparseOptions(Options):
     """How rows lie at their owners, and travel.
 
     `partition`: how a table's rows are dealt to parts, "cyclic" or "block". `parts`: into how many; 0: one for each
@@ -46,27 +47,22 @@ class SparseOptions:
     """
 
     partition: Kind = "cyclic"
-    parts: int = 0
-    adapt_every: int = 50
-    wire: str = "float32"
+    parts: Parts = 0
+    adapt_every: Natural = 50
+    wire: Wire = "float32"
     aggregate: Aggregate = "auto"
     pull_path: PullPath = "auto"
     prefetch: bool = False
     cache: CacheOptions | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("parts", "adapt_every"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"SparseOptions: {name} = {getattr(self, name)}, expected 0 or more")
-
 
 Stores = list[Table | Replica]
 
 
-def in_turn(number: int, parts: int, owners: int) -> tuple[int, ...]:
-    """Return owners in turn for the parts of a table; where there are fewer parts than owners, the next table begins
-    where this one ends. Local."""
-    return tuple((part + number * parts) % owners for part in range(parts))
+def in_turn(number: int, parts: int, owners: int, rows: int) -> tuple[int, ...]:
+    """Return owners in turn for the parts of a table, of which those beyond its rows are left out; where there are
+    fewer parts than owners, the next table begins where this one ends. Local."""
+    return tuple((part + number * parts) % owners for part in range(min(parts, max(rows, 1))))
 
 
 class TableExchange:
@@ -147,7 +143,7 @@ class TableExchange:
         owners = len(self.world.owners)
         if self.ways[self.specs[number].name] != "ps":
             return ()
-        return in_turn(number, parts, owners) if parts else None
+        return in_turn(number, parts, owners, self.specs[number].rows) if parts else None
 
     def repartition(self, number: int, spec: TableSpec) -> int:
         """Deal the rows of a table at owners as `spec` says; return the bytes that travelled. Collective over

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hybridmpi.errors import HybridMPIError, UsageError
+from hybridmpi.field_types import Count, checks_arguments
 from hybridmpi.recording import Recording
 from hybridmpi.sparse.clocks import Reading, read_clock, show_clock
-from hybridmpi.sparse.service import TAG_COMMAND
+from hybridmpi.tags import Tag
 from hybridmpi.training.timeline import Track, aside_of, write_timeline
 from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
@@ -19,9 +20,6 @@ WARM_UP, STEPS = 3, 20
 
 # Intervals of all ranks together: some 60 MB of JSON, which a viewer still takes.
 MOST_INTERVALS = 500_000
-
-# Tag of what compute ranks have recorded, on its way to compute rank 0.
-TAG_RECORDED = 14
 
 
 class Trace:
@@ -35,7 +33,10 @@ class Trace:
     Raises UsageError, before anything is recorded, when the file cannot be written or all of the steps are done.
     """
 
-    def __init__(self, trainer: Trainer, path: str | Path, first: int | None = None, last: int | None = None) -> None:
+    @checks_arguments
+    def __init__(
+        self, trainer: Trainer, path: str | Path, first: Count | None = None, last: Count | None = None
+    ) -> None:
         self.trainer, self.world, self.path = trainer, trainer.world, Path(path)
         self.first = trainer.step + 1 + WARM_UP if first is None else first
         self.last = self.first + STEPS - 1 if last is None else last
@@ -163,7 +164,7 @@ def read_clocks(world: World) -> dict[int, Reading]:
             continue
         if world.on_root():
             if rank in world.servers:
-                world.comm.send(("clock", None, {}), rank, TAG_COMMAND)
+                world.comm.send(("clock", None, {}), rank, Tag.COMMAND)
             readings[node] = read_clock(world, rank)
         elif rank == world.rank:
             show_clock(world, root)
@@ -174,9 +175,9 @@ def gather(world: World, found: dict[int, Recording]) -> dict[int, Recording]:
     """Return all ranks' recordings on compute rank 0, by world rank: what it has, `found`, and that of each other
     compute rank; nothing elsewhere. Collective over compute."""
     if not world.on_root():
-        world.wait_all([world.comm.isend(found.get(world.rank, Recording(0)), world.clients[0], TAG_RECORDED)])
+        world.wait_all([world.comm.isend(found.get(world.rank, Recording(0)), world.clients[0], Tag.RECORDED)])
         return {}
     for rank in world.clients[1:]:
-        world.wait_until(lambda rank=rank: world.comm.Iprobe(rank, TAG_RECORDED))
-        found[rank] = world.comm.recv(source=rank, tag=TAG_RECORDED)
+        world.wait_until(lambda rank=rank: world.comm.Iprobe(rank, Tag.RECORDED))
+        found[rank] = world.comm.recv(source=rank, tag=Tag.RECORDED)
     return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,29 @@ import numpy as np
 
 from hybridmpi.autograd import draws
 from hybridmpi.collectives import Bucket
-from hybridmpi.errors import UsageError
+from hybridmpi.errors import OutOfStepError, UsageError
+from hybridmpi.field_types import Amount, Count, Natural, Seed, checks_arguments
 from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
 from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
-from hybridmpi.sparse.partition import Kind
+from hybridmpi.sparse.partition import Homes, Kind, Parts
 from hybridmpi.sparse.service import Service
 from hybridmpi.training.adaptive import Adaptation
 from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.ahead import RowsAhead
-from hybridmpi.training.asynchronous import Asynchronous, check_staleness
+from hybridmpi.training.asynchronous import Asynchronous, Staleness, check_staleness
+from hybridmpi.training.batches import examples
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
-from hybridmpi.training.endings import raise_nonfinite, raise_together, refuse_to_part
-from hybridmpi.training.guards import require_same_parameters, require_same_values
+from hybridmpi.training.endings import Nonfinite, raise_nonfinite, raise_together
+from hybridmpi.training.guards import require_same_parameters, require_same_values, require_trainable
+from hybridmpi.training.loading import load
 from hybridmpi.training.phases import Phases
 from hybridmpi.training.placement import balance, repartition
-from hybridmpi.training.results import ReadFailure, StepResult, examples
-from hybridmpi.training.saving import Saving, load
+from hybridmpi.training.results import ReadFailure, StepResult, loss_of
+from hybridmpi.training.saving import Saving
 from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
@@ -39,7 +43,9 @@ from hybridmpi.world import World
 class Trainer:
     """Trains a model on all compute ranks. Collective over compute; the servers come along.
 
-    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples. In mode
+    `model` is an nn.Module with a method `loss(batch)` that returns the mean loss over the batch's examples, a Tensor
+    of one number. How many examples a batch has, by which ranks are weighted, is its `weight` or follows from its
+    container (see training/batches.py). In mode
     "hybrid" its dense parameters become views of flat buckets, summed over the ranks by all-reduce as `dense` says,
     while backward is still at work; every Embedding becomes a table on the owners of rows, as `sparse` says. The other
     modes send everything to owners ("ps"), sum everything whole ("allreduce"), or gather row gradients on every rank
@@ -53,26 +59,24 @@ class Trainer:
     leaves out that rank's step alone.
     """
 
+    @checks_arguments
     def __init__(
         self,
         world: World,
         model: Module,
         optimizer: Optimizer,
-        seed: int = 1,
+        seed: Seed = 1,
         mode: Mode = "hybrid",
         modes: Mapping[str, Mode] | None = None,
-        clip: float = 0.0,
-        nonfinite: str = "stop",
-        staleness: float = 0,
+        clip: Amount = 0.0,
+        nonfinite: Nonfinite = "stop",
+        staleness: Staleness = 0,
         dense: DenseOptions = DenseOptions(),  # noqa: B008 - frozen
         sparse: SparseOptions = SparseOptions(),  # noqa: B008 - frozen
     ) -> None:
+        require_trainable(world, model, optimizer)
         if world.compute is None:
             raise UsageError(f"rank {world.rank} is {world.role}: a Trainer belongs on the compute ranks (see hm.run)")
-        if nonfinite not in ("stop", "skip"):
-            raise UsageError(f"nonfinite = {nonfinite!r}: expected 'stop' or 'skip'")
-        if clip < 0:
-            raise UsageError(f"clip = {clip}: expected 0 (off) or the largest norm of the gradient")
         self.world, self.model, self.optimizer = world, model, optimizer
         self.seed, self.clip, self.nonfinite = seed, clip, nonfinite
         self.step = 0
@@ -80,39 +84,40 @@ class Trainer:
         self._stopped = False
         self.stop_requested: Callable[[], bool] = lambda: False
 
-        model.initialise(seed)
-        parameters, embeddings = model.parameters_in_order(), model.named_tables()
-        said = repr((mode, modes, optimizer, seed, clip, nonfinite, staleness, dense, sparse))
-        require_same_parameters(world, [*parameters, *embeddings], said)
-        ways, movable = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
-        check_staleness(staleness, ways)
-        self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
-        self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
-        served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
-        self.exchange = TableExchange(
-            world,
-            embeddings,
-            served,
-            ways,
-            optimizer,
-            seed,
-            sparse,
-            lambda nbytes: dense.open(world, nbytes),
-            norms=clip > 0 and not staleness,
-            staleness=staleness,
-        )
-        self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
-        self.sparsity = Sparsity(self.exchange)
-        self.adaptation = Adaptation(
-            self.exchange,
-            self.sparsity,
-            movable,
-            optimizer,
-            Transport(self.exchange.aggregates, sparse.wire, dense.wire, together=self._rows.together),
-            sparse.adapt_every,
-        )
-        self._asynchronous = Asynchronous(self, self._dense) if staleness else None
-        self._saving = Saving(self)
+        with world.within("Trainer(...)"):
+            model.initialise(seed)
+            parameters, embeddings = model.parameters_in_order(), model.named_tables()
+            said = repr((mode, modes, optimizer, seed, clip, nonfinite, staleness, dense, sparse))
+            require_same_parameters(world, [*parameters, *embeddings], said)
+            ways, movable = ways_of(mode, modes or {}, [n for n, _ in parameters], [n for n, _ in embeddings])
+            check_staleness(staleness, ways)
+            self._dense = DenseExchange(world, [(n, p) for n, p in parameters if ways[n] == "allreduce"], dense)
+            self._state = [optimizer.new_state(bucket.values) for bucket in self.buckets]
+            served = [p for n, p in model.named_parameters() if ways[n] == "ps"]
+            self.exchange = TableExchange(
+                world,
+                embeddings,
+                served,
+                ways,
+                optimizer,
+                seed,
+                sparse,
+                lambda nbytes: dense.open(world, nbytes),
+                norms=clip > 0 and not staleness,
+                staleness=staleness,
+            )
+            self._rows = RowsAhead(model, self.exchange, sparse.prefetch)
+            self.sparsity = Sparsity(self.exchange)
+            self.adaptation = Adaptation(
+                self.exchange,
+                self.sparsity,
+                movable,
+                optimizer,
+                Transport(self.exchange.aggregates, sparse.wire, dense.wire, together=self._rows.together),
+                sparse.adapt_every,
+            )
+            self._asynchronous = Asynchronous(self) if staleness else None
+            self._saving = Saving(self)
         self._closed = False
         world.on_close(self.close)
 
@@ -138,19 +143,23 @@ class Trainer:
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
+    @checks_arguments
     def fit(
-        self, batches: Iterable[Any], steps: int, on_step: Callable[[StepResult], Any] | None = None
+        self, batches: Iterable[Any], steps: Natural, on_step: Callable[[StepResult], Any] | None = None
     ) -> StepResult | None:
         """Train until `steps` steps are done in all, every rank has run out of batches, or a stop is requested on any
         rank; return the last step's result. Collective over compute.
 
-        A rank whose batches end before the others' takes part with weight 0. `on_step` is called after every step, on
+        A rank whose batches end before the others' takes part with weight 0; so does one that gets None in place of a
+        batch, and where all do in one step, training ends. A batch without examples is one like any other: a step in
+        which no rank has any counts, changes nothing, and has NaN as its loss. `on_step` is called after every step, on
         every rank; what it does collectively, all ranks do. With prefetch a batch is read one step ahead: if training
         stops between the two, the next call with the same iterator begins with it.
 
         With staleness a rank does `steps` of its own, or fewer if it runs out of batches or gets None, while the others
         go on; the end of `fit` is a boundary, see `settle`. `on_step` must do nothing collective then.
         """
+        self._require_open("fit")
         if self._asynchronous is not None:
             return self._asynchronous.fit(batches, steps, on_step)
         source = self._rows.batches(batches)
@@ -174,12 +183,13 @@ class Trainer:
 
     def train_step(self, batch: Any, following: Any = None) -> StepResult | None:
         """Do one step with this rank's batch (None: it has none left); return its result, or None, with nothing done,
-        when no rank has a batch. Collective over compute.
+        when no rank has a batch, be it one without examples. Collective over compute.
 
         `following`: the batch of the next step, where it is known: with prefetch its rows are asked for meanwhile.
         Nothing is changed anywhere until all ranks know that all are well: an exception on one rank is raised on all.
         With staleness a step is Local: an exception is raised on this rank, and the result is of its own examples.
         """
+        self._require_open("train_step")
         if self._asynchronous is not None:
             return self._asynchronous.step(batch)
         started = time.perf_counter()
@@ -191,18 +201,16 @@ class Trainer:
         phases.lap("wait", elsewhere=self._dense.after)
         phases.add("allreduce", self._dense.after)
         self._stopped = verdict.stop > 0
-        if verdict.leaving:
-            refuse_to_part(self.world, self.step + 1, leaving=False)
         if verdict.failed:
             self._dense.finish()  # all ranks take part: nothing of this step may reach the next one
             raise_together(self.world, self.step + 1, failure)
-        skip = verdict.nonfinite > 0
-        if verdict.weight == 0 or skip or self._dense.may_overflow:
+        skip, empty = verdict.nonfinite > 0, verdict.weight == 0
+        if empty or skip or self._dense.may_overflow:
             self._dense.finish()
             phases.lap("allreduce")
-        if verdict.weight == 0:
+        if not verdict.batch:
             return None
-        if not skip and self._dense.may_overflow:
+        if not (skip or empty) and self._dense.may_overflow:
             self.exchange.start(report.weight, report.weight / verdict.weight)
             self.exchange.finish()
             phases.lap("tables")
@@ -210,7 +218,7 @@ class Trainer:
                 skip = True
                 if self.world.on_root():  # all see it alike
                     self._found.append("the sum of gradients exceeds float16's 65504 on the wire")
-        if not skip and (refused := self._exchange_and_update(report, verdict, phases)):
+        if not (skip or empty) and (refused := self._exchange_and_update(report, verdict, phases)):
             skip = True
             if self.world.on_root():
                 self._found.append(refused)
@@ -222,7 +230,7 @@ class Trainer:
         phases.add("pull", -waited_in_pull)
         after = self.traffic()
         self.step += 1
-        if not skip:
+        if not (skip or empty):
             self.sparsity.add(verdict.rows)
         notes = self.adaptation.look(self.step)
         phases.end()
@@ -245,23 +253,25 @@ class Trainer:
         report, failure = Report(stop=bool(self.stop_requested())), None
         pulled = self.exchange.pull_seconds()
         try:
+            report.batch = batch is not None
             if isinstance(batch, ReadFailure):
                 raise batch.error
             report.weight = 0.0 if batch is None else examples(batch)
             self._saving.check()
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
-        self._dense.begin_step(report.weight)
+        self._dense.begin_step(report.weight, self.step + 1, self.service.number)
         self.exchange.begin_step()
         try:
             ready = report.weight and not report.failed
             self._rows.begin(batch if ready else None, following)
             if ready:
-                loss = self.model.loss(batch)
-                report.loss = float(loss.data)
+                loss, report.loss = loss_of(self.model, batch)
                 phases.add("pull", in_pull := self.exchange.pull_seconds() - pulled)
                 phases.lap("forward", elsewhere=in_pull)
                 loss.backward(between=self._dense.progress)
+        except OutOfStepError:
+            raise  # on all ranks, which are elsewhere: there is nothing to agree on
         except (Exception, SystemExit) as error:
             failure, report.failed = error, True
         self._rows.end()
@@ -306,6 +316,20 @@ class Trainer:
             require_same_values(self.world, self.buckets, self.step + 1)
         return ""
 
+    def _within(self, method: str) -> AbstractContextManager[None]:
+        """Let every rank call a method together. Collective over compute."""
+        self._require_open(method)
+        if self._asynchronous is not None:
+            self._asynchronous.leave()  # others may be held back for this one's clock, and must come here
+        return self.world.within(f"Trainer.{method}")
+
+    def _require_open(self, method: str) -> None:
+        if self._closed:
+            raise UsageError(
+                f"Trainer.{method}: this Trainer is closed, and its tables are gone: make another one, and load what "
+                "this one has saved"
+            )
+
     @property
     def synchronous(self) -> bool:
         """Whether all ranks take every step together."""
@@ -317,14 +341,16 @@ class Trainer:
         Synchronous training is always settled. With staleness this is a boundary, as are `fit`, `save` and `load`:
         afterwards all ranks see the same parameters, `step` is the largest of the ranks' own.
         """
-        if self._asynchronous is not None:
-            self._asynchronous.settle()
+        with self._within("settle"):
+            if self._asynchronous is not None:
+                self._asynchronous.settle()
 
     def staleness(self) -> dict[int, int]:
         """Return {staleness: pushes}: how many pushes owners applied, so far, after so many updates of others since
         the rank had pulled. Each owner's pushes count; nothing where training is synchronous. Collective over compute;
         a boundary."""
-        return {} if self._asynchronous is None else self._asynchronous.staleness()
+        with self._within("staleness"):
+            return {} if self._asynchronous is None else self._asynchronous.staleness()
 
     def traffic(self) -> dict[str, int]:
         """Return the bytes this rank has moved so far, by category. Local."""
@@ -334,8 +360,9 @@ class Trainer:
 
     # -- where rows lie --------------------------------------------------------------------------------------------
 
+    @checks_arguments
     def repartition(
-        self, name: str, parts: int | None = None, homes: Sequence[int] | None = None, kind: Kind | None = None
+        self, name: str, parts: Parts | None = None, homes: Homes | None = None, kind: Kind | None = None
     ) -> int:
         """Deal a table's rows to so many `parts`, at owners in turn or at `homes` (part i at owner homes[i]), block or
         cyclic (`kind`; None: as now); return the bytes that travelled. Collective over compute, between steps.
@@ -343,38 +370,45 @@ class Trainer:
         Training goes on as if nothing had moved. Raises UsageError, before anything moves, for a name that is none of a
         table at owners and for what is no partition.
         """
-        self.settle()
-        return repartition(self, name, parts, homes, kind)
+        with self._within("repartition"):
+            self.settle()
+            return repartition(self, name, parts, homes, kind)
 
     def balance(self) -> str:
         """Move parts of tables between owners if the most loaded one then has clearly less to do, by what was pushed to
         each part since the last call; return why, or why not, in words. Collective over compute, between steps."""
-        self.settle()
-        return balance(self)
+        with self._within("balance"):
+            self.settle()
+            return balance(self)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
+    @checks_arguments
     def save(
-        self, root: str | Path, keep: int = 2, meta: dict | None = None, words: Any = None, behind: bool = False
+        self, root: str | Path, keep: Count = 2, meta: dict | None = None, words: Any = None, behind: bool = False
     ) -> Path:
         """Write a checkpoint below `root` and return its directory; keep the newest `keep`. Collective over compute.
 
         `meta`: JSON values of the caller's, such as the data position; `words`: the vocabulary. It is whole or absent.
         `behind`: only copy now, and write while training goes on; the next save, load, close or `saved` waits for it.
         """
-        self.settle()
-        return self._saving.save(Path(root), keep, meta or {}, words, behind)
+        with self._within("save"):
+            self.settle()
+            return self._saving.save(Path(root), keep, meta or {}, words, behind)
 
     def saved(self) -> Path | None:
         """Wait for the checkpoint that is written behind; return its directory, or None. Collective over compute."""
-        return self._saving.finish()
+        with self._within("saved"):
+            return self._saving.finish()
 
     def load(self, path: str | Path) -> dict[str, Any]:
-        """Continue from a checkpoint, or the newest below `path`, written by any number of ranks; return its meta.
-        Collective over compute."""
-        self.settle()
-        self.saved()
-        return load(self, Path(path))
+        """Continue from a checkpoint, or the newest whole one below `path`, written by any number of ranks; return its
+        meta. Collective over compute. Raises DamageError, and trains no more before another load, where some byte of
+        the one that was named, or of all below `path`, is not what was written."""
+        with self._within("load"):
+            self.settle()
+            self.saved()
+            return load(self, Path(path))
 
     def dense_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
         """Return (dense parameters by name, optimiser state by slot and name) as live views; of parameters that lie at
@@ -387,14 +421,11 @@ class Trainer:
         """Free the tables; the model has no rows after it. A second call does nothing. Collective over compute."""
         if self._closed:
             return
-        self._closed = True
-        if self._asynchronous is not None:
-            self._asynchronous.close()
-        self._dense.leave()
-        self._rows.begin(None, None)  # ranks of this node that train on would wait for this one
-        if agree(self.world, Report(leaving=True), len(self.tables)).leaving < len(self.world.clients):
-            refuse_to_part(self.world, self.step + 1, leaving=True)
-        with self._saving.closing():
-            self.exchange.close()
-            self._dense.close()
-            self.world.forget_close(self.close)
+        with self._within("close"):
+            self._closed = True
+            if self._asynchronous is not None:
+                self._asynchronous.close()
+            with self._saving.closing():
+                self.exchange.close()
+                self._dense.close()
+                self.world.forget_close(self.close)

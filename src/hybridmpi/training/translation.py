@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,13 @@ import numpy as np
 from hybridmpi import data
 from hybridmpi.data.bleu import ORDERS as BLEU_ORDERS
 from hybridmpi.data.parallel import END
+from hybridmpi.field_types import Count, FilePath, OptionalPath, Range, Share
 from hybridmpi.models.nmt import TranslationModel
+from hybridmpi.models.prediction import Softmax
+from hybridmpi.models.score import perplexity
 from hybridmpi.optim import Adagrad
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
 from hybridmpi.training.task import Evaluation, Task
-from hybridmpi.training.values import Count, Range, Share
 from hybridmpi.world import World
 
 # Held-out sentences that one call of the model evaluates on all ranks together, and how many are translated.
@@ -37,9 +38,7 @@ class ModelSection:
     hidden: Annotated[Count, "LSTM units of the encoder in each direction; the decoder has twice as many"] = 128
     samples: Annotated[Count, "candidate words of the sampled softmax, drawn anew in every step"] = 512
     dropout: Annotated[Share, "share dropped of the encoder's memory and of what words are predicted from"] = 0.0
-    softmax: Annotated[
-        Literal["sampled", "full"], '"sampled", or "full": over the whole vocabulary, for small ones'
-    ] = "sampled"
+    softmax: Annotated[Softmax, '"sampled", or "full": over the whole vocabulary, for small ones'] = "sampled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +46,10 @@ class DataSection:
     """[data]: the parallel text; `vocabulary` of each side, `sentences` is the number over all ranks."""
 
     source: Annotated[
-        str, '"stdlib": statements of Python\'s standard library; or the path of a UTF-8 file, a sentence a line'
+        FilePath, '"stdlib": statements of Python\'s standard library; or the path of a UTF-8 file, a sentence a line'
     ] = "stdlib"
     target: Annotated[
-        str, 'the file with the translation of each line; "" for "stdlib": the statements\' syntax trees'
+        OptionalPath, 'the file with the translation of each line; "" for "stdlib": the statements\' syntax trees'
     ] = ""
     vocabulary: Annotated[
         int, Range(3), "most frequent words kept on each side, <unk> and <end> among them: the rows of the tables"
@@ -59,7 +58,9 @@ class DataSection:
     most: Annotated[Count, "pairs read at most"] = 100_000
     held_out: Annotated[Share, "share of the pairs that is only evaluated on"] = 0.05
     sentences: Annotated[Count, "pairs in one step over all ranks: the global batch, whatever the number of ranks"] = 64
-    cache: Annotated[str, 'folder for the text as ids; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = ""
+    cache: Annotated[
+        OptionalPath, 'folder for the text as ids; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'
+    ] = ""
 
 
 class TranslationTask(Task):
@@ -117,13 +118,13 @@ class TranslationTask(Task):
             mine[3] += sum(map(np.array_equal, found, wanted))
             mine[4:] += data.bleu_counts(found, wanted)
         loss, words, translated, exact, *counts = sum(world.gather(mine))
-        perplexity, unigram = math.exp(min(loss / words, 700.0)), vocabulary.unigram_perplexity(held_out.target.words)
+        reached, unigram = perplexity(loss / words), vocabulary.unigram_perplexity(held_out.target.words)
         score, exact = data.bleu(counts), float(exact / translated)
         return Evaluation(
-            f"held-out perplexity {perplexity:.2f} on {words:,.0f} words (unigram model: {unigram:.1f}), "
+            f"held-out perplexity {reached:.2f} on {words:,.0f} words (unigram model: {unigram:.1f}), "
             f"BLEU {100 * score:.1f} and {exact:.1%} exact on {translated:,.0f} sentences",
             {
-                "perplexity": perplexity,
+                "perplexity": reached,
                 "unigram_perplexity": unigram,
                 "words": int(words),
                 "bleu": score,

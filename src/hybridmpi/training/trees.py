@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from hybridmpi import data
+from hybridmpi.field_types import Count, FilePath, OptionalPath, Range, Share
 from hybridmpi.models.rntn import TensorNetwork
 from hybridmpi.models.sequence_lstm import SequenceLSTM
 from hybridmpi.models.tree_lstm import TreeLSTM
 from hybridmpi.models.tree_rnn import TreeRNN
 from hybridmpi.models.vertex_classifier import VertexClassifier
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
-from hybridmpi.training.values import Count, Range, Share
 from hybridmpi.training.vertices import VertexTask
 
 
@@ -38,11 +38,11 @@ class DataSection:
     """[data]: the trees; `graphs` is the number over all ranks."""
 
     source: Annotated[
-        str,
+        FilePath,
         '"stdlib", or a file of trees in brackets, one a line: (3 (2 It) (4 (2 \'s) (4 good))), '
         "each vertex with its label; or a folder with train.txt and dev.txt",
     ] = "stdlib"
-    dev: Annotated[str, "the file of held-out trees, where source is a file"] = ""
+    dev: Annotated[OptionalPath, "the file of held-out trees, where source is a file"] = ""
     vocabulary: Annotated[int, Range(2), "most frequent words kept, <unk> among them: the rows of the table"] = 10_000
     lower: Annotated[bool, "true: words of files are taken in lower case"] = False
     longest: Annotated[
@@ -51,7 +51,9 @@ class DataSection:
     most: Annotated[Count, 'trees of "stdlib" read at most'] = 100_000
     held_out: Annotated[Share, 'share of the trees of "stdlib" that is only evaluated on'] = 0.1
     graphs: Annotated[Count, "trees in one step over all ranks: the global batch, whatever the number of ranks"] = 64
-    cache: Annotated[str, 'folder for the trees as numbers; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = ""
+    cache: Annotated[
+        OptionalPath, 'folder for the trees as numbers; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'
+    ] = ""
 
 
 class TreeTask(VertexTask):

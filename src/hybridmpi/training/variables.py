@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from hybridmpi import data
+from hybridmpi.field_types import Count, OptionalPath, Range, Share
 from hybridmpi.models.two_way_graph import TwoWayGraphModel
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
-from hybridmpi.training.values import Count, Range, Share
 from hybridmpi.training.vertices import VertexTask
 
 
@@ -41,7 +41,9 @@ class DataSection:
     graphs: Annotated[Count, "functions in one step over all ranks: the global batch, whatever the number of ranks"] = (
         64
     )
-    cache: Annotated[str, 'folder for the graphs as numbers; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'] = ""
+    cache: Annotated[
+        OptionalPath, 'folder for the graphs as numbers; "": $XDG_CACHE_HOME/hybridmpi or ~/.cache/hybridmpi'
+    ] = ""
 
 
 class VariableTask(VertexTask):
