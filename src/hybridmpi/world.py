@@ -27,7 +27,7 @@ import numpy as np
 
 from hybridmpi import kernel_cache
 from hybridmpi.cores import quota_of_groups
-from hybridmpi.errors import RemoteError, UsageError
+from hybridmpi.errors import STOPPED, RemoteError, UsageError
 from hybridmpi.failures import describe, end_all, exit_code_of, forget_abort_hook, install_abort_hook, open_worlds
 from hybridmpi.field_types import checks_arguments
 from hybridmpi.kernel_cache import VARIABLE
@@ -36,6 +36,7 @@ from hybridmpi.mpi_start import load_mpi
 from hybridmpi.recording import Recording
 from hybridmpi.rendezvous import Gate, Rendezvous
 from hybridmpi.roles import Servers, assign_servers
+from hybridmpi.signals import StopRequest
 from hybridmpi.singletons import refuse_singletons
 from hybridmpi.streams import ensure_streams, write
 from hybridmpi.tags import Tag
@@ -88,6 +89,9 @@ class World:
         # While a timeline of this job is recorded, what this rank does.
         self.recording: Recording | None = None
         self.asked_to_stop = asked_to_stop
+        self._stop = asked_to_stop if isinstance(asked_to_stop, StopRequest) else None
+        # Whether training has ended since a signal asked for it.
+        self.stopped = False
         self._closed = self._has_served = False
         self.servers: list[int] = []
         self.clients: list[int] = []
@@ -156,6 +160,11 @@ class World:
     def on_root(self) -> bool:
         """Return whether this is compute rank 0, the one that reads, prints and writes. Local."""
         return self.rank == self.clients[0]
+
+    def listen(self) -> None:
+        """Take signals as requests to stop from now on, where hm.run made the world: its Trainers heed them. Local."""
+        if self._stop is not None:
+            self._stop.listen()
 
     def stop_requested(self) -> bool:
         """Return whether this rank was asked to stop; compute rank 0 also speaks for the server ranks. Local."""
@@ -385,10 +394,20 @@ def run(main: Callable[[World], Any], servers: Servers = "per-node", **options: 
 
     Servers serve until every compute rank has returned. An exception on one rank ends all ranks; on a single rank it
     is simply raised. `options` go to World.
+
+    From the first Trainer on, USR1, USR2 and TERM end `fit` after the same step on all ranks, with `trainer.stopped`
+    true: main goes on from there, saves, and returns; then the program ends with exit code 75, which asks to be started
+    again. With an `asked_to_stop` of your own (see World) signals and exit code are yours.
     """
-    with World(servers, **options) as world:
+    stop = StopRequest()
+    with World(servers, **{"asked_to_stop": stop, **options}) as world:
         # A server rank serves when its world closes.
-        return None if world.is_server else main(world)
+        result = None if world.is_server else main(world)
+    if world.stopped and "asked_to_stop" not in options:
+        stop.ignore()
+        sys.exit(STOPPED)
+    stop.restore()
+    return result
 
 
 def share_cores(node: MPI.Intracomm) -> None:

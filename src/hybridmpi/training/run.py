@@ -51,7 +51,6 @@ def run_job(
     run.begin(resume)
     if trace:
         run.record(trace, trace_steps)
-    run.trainer.stop_requested = world.stop_requested
     try:
         return run.train()
     finally:
