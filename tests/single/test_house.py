@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from mistakes.catalogue import catalogue, missing_test
 
 ROOT = Path(__file__).parents[2]
 PACKAGE, KERNELS = ROOT / "src" / "hybridmpi", ROOT / "kernels"
@@ -23,10 +24,27 @@ TEXTS = sorted(
 # Chapters from the ground up: a module may import from its own chapter, and from those that stand before it here.
 STOREYS = [
     ("errors", "wording"),
+    ("environment", "mpi_implementations"),
     ("paths",),
     ("field_types",),
-    ("arrays", "folders", "kernels", "memory", "recording", "roles", "streams", "tags", "traffic", "waiting"),
-    ("failures", "kernel_cache"),
+    (
+        "arrays",
+        "children",
+        "cores",
+        "folders",
+        "kernels",
+        "memory",
+        "mpi_files",
+        "recording",
+        "roles",
+        "signals",
+        "streams",
+        "tags",
+        "traffic",
+        "waiting",
+    ),
+    ("inputs",),
+    ("failures", "kernel_cache", "mpi_start"),
     ("rendezvous",),
     ("singletons",),
     ("world",),
@@ -139,3 +157,20 @@ def test_public_functions_say_what_they_do():
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{module_of(path)}.{node.name} has no docstring"
+
+
+def test_seeded_mistakes_fit_the_code_and_have_their_tests():
+    """Code that changes takes its entries along: the old text is what stands there now."""
+    mistakes, wrong = catalogue(), []
+    for mistake in mistakes:
+        try:
+            mistake.text(ROOT)
+        except (OSError, SyntaxError, ValueError) as error:
+            wrong.append(f"tests/mistakes/{mistake.chapter}.toml: {error}")
+        if gone := missing_test(mistake):
+            wrong.append(f"{mistake.name}: no such test: {gone}")
+        if not mistake.why:
+            wrong.append(f"{mistake.name}: why?")
+    assert not wrong, "\n".join(wrong)
+    names = [mistake.name for mistake in mistakes]
+    assert sorted(names) == sorted(set(names))

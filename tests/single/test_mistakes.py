@@ -12,22 +12,6 @@ from mistakes.catalogue import ROOT, catalogue, missing_test
 TRIED = ("slot-that-is-not-there", "whole-digest-unused")
 
 
-def test_every_entry_fits_the_code_and_has_its_test():
-    mistakes, wrong = catalogue(), []
-    for mistake in mistakes:
-        try:
-            mistake.text(ROOT)
-        except (OSError, SyntaxError, ValueError) as error:
-            wrong.append(f"{mistake.name}: {error}")
-        if gone := missing_test(mistake):
-            wrong.append(f"{mistake.name}: no such test: {gone}")
-        if not mistake.why:
-            wrong.append(f"{mistake.name}: why?")
-    assert not wrong, "\n".join(wrong)
-    names = [mistake.name for mistake in mistakes]
-    assert sorted(names) == sorted(set(names))
-
-
 @pytest.mark.parametrize("change", [{"old": "nowhere to be found"}, {"old": "import"}, {"new": "if"}, {"old": ""}])
 def test_an_entry_that_does_not_fit_is_refused(change):
     with pytest.raises((ValueError, SyntaxError)):

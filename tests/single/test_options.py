@@ -79,7 +79,7 @@ def entrances():
 
 def is_checked(function):
     """Return whether the outermost wrapper of a function is that of @checks_arguments."""
-    return getattr(function, "__code__", None) is checks_arguments(example).__code__
+    return getattr(function, "__code__", None) is checks_arguments(public).__code__
 
 
 def options_classes():

@@ -24,6 +24,7 @@ from hybridmpi.sparse.node_pull import NodePull
 from hybridmpi.sparse.node_sum import NodeSum
 from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.requests import Question
+from hybridmpi.sparse.rows import distinct_row_ids
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import Outgoing, Sender, pack_push
 from hybridmpi.traffic import Traffic
@@ -295,6 +296,8 @@ class Client:
         of everybody. One message per owner, in rounds if it is larger than a slot; with a node sum, of a node's ranks
         together.
         """
+        for table, ids, _ in gradients:
+            distinct_row_ids(ids, self.specs[table].rows, self.specs[table].name)
         # A model may push without having pulled: an owner has one step open at a time.
         self.wait_for_version()
         pending = None
