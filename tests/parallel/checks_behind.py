@@ -9,7 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from checks_training import RULES, model_of, server_counts, streams_for
+from checks_training import RULES, Regression, examples_of, model_of, server_counts, streams_for
+from disk import Disk
 
 import hybridmpi as hm
 from hybridmpi.checkpoint import behind, files, newest, verify
@@ -166,3 +167,34 @@ def check_a_save_behind_that_fails_leaves_nothing_behind(comm):
         if comm.Get_rank() == 0:
             shutil.rmtree(folder / "moved")
             shutil.rmtree(folder / "a")
+
+
+def check_what_a_trainer_saved_is_there_after_a_crash(comm):
+    """On a disk that keeps only what was synced; of one process, since the disk sees only its own files."""
+    if comm.Get_size() > 1:
+        return
+    watched = Path(tempfile.mkdtemp())
+
+    def main(world):
+        trainer = hm.Trainer(world, Regression(), RULES[3], mode="hybrid")
+        batches = (examples_of(step, 6) for step in range(9))
+        with Disk(watched) as disk:
+            held = None
+            for step, behind in ((1, False), (2, True), (3, False)):
+                trainer.fit(batches, step)
+                disk.allowed = {held, step}
+                trainer.save(watched / "runs", keep=1, behind=behind)
+                assert trainer.saved() is not None or not behind
+                held, disk.allowed = step, {step}
+                disk.note(f"after step {step} was saved")
+        for number, (instant, allowed, tree) in enumerate(disk.crashes()):
+            after = watched / f"crash-{number}"
+            after.mkdir()
+            Disk.write(tree, after)
+            found = newest(after / "runs")
+            step = found and trainer.load(found)["step"]
+            assert step in allowed and (step is None or verify(found) == []), (instant, allowed, step)
+        assert number > 40
+
+    hm.run(main, servers=0, comm=comm)
+    shutil.rmtree(watched)

@@ -23,7 +23,7 @@ NOT_SAVED = {
         r"\._dense\.allreduce\.",
         r"\._found#",
         r"\._rows\._batches",
-        r"\._stopped$",
+        r"\._(stopped|last)\b",
         r"\.exchange\.(gradients|found|_sums\.|_gather\.)",
         r"\.exchange\.served\.",
         r"\.exchange\.service\.client\._(shared|messages|maps|pulls|gathered)",
