@@ -6,7 +6,8 @@ import shutil
 import tempfile
 
 import numpy as np
-from checks_adaptive import machine_of
+from checks_adaptive import LOOK, PHASE, batch_of, machine_of
+from checks_adaptive import ROWS as MANY_ROWS
 from checks_training import RULES, Regression, model_of, streams_for
 from object_graph import differing, state_of
 
@@ -152,6 +153,40 @@ def check_carried_state_draws_and_rows_kept_are_resumed(comm):
     for servers in sorted({0, comm.Get_size() // 2}):
         arguments = (comm, servers, lambda: model_of("sampled"), windows, dealt_anew)
         resumed(*arguments, places=lambda rank: rank, sparse=sparse)
+
+
+def check_a_table_returns_to_where_it_was_dealt(comm):
+    """Dealt anew, then held by every rank when the checkpoint is written, then back at its owners."""
+    if comm.Get_size() == 1:
+        return
+
+    def main(world):
+        def trainer_of():
+            sparse = hm.SparseOptions(adapt_every=LOOK)
+            made = hm.Trainer(world, Regression(MANY_ROWS), optim.Adam(0.01), sparse=sparse)
+            made.adaptation.measure = machine_of
+            return made
+
+        def train(trainer, steps):
+            place = world.compute.Get_rank(), world.compute.Get_size()
+            trainer.fit((batch_of(step, *place) for step in range(trainer.step, steps)), steps)
+            spec = trainer.exchange.specs[0]
+            return trainer.exchange.ways["table"], spec.homes, spec.partition
+
+        folder = world.from_root(tempfile.mkdtemp)
+        first, second = trainer_of(), trainer_of()
+        first.repartition("table", homes=[1, 0, 1], kind="block")
+        assert train(first, PHASE - 1)[:2] == ("allreduce", ())
+        first.save(folder)
+        second.load(folder)
+        assert train(first, 2 * PHASE) == train(second, 2 * PHASE) == ("ps", (1, 0, 1), "block")
+        rows = [trainer.tables[0].pull(np.arange(MANY_ROWS)).tobytes() for trainer in (first, second)]
+        assert rows[0] == rows[1]
+        world.barrier()
+        if world.on_root():
+            shutil.rmtree(folder)
+
+    hm.run(main, servers=0, comm=comm, nodes_of_ranks=lambda rank: rank)
 
 
 def check_a_skipped_step_counts_in_no_alpha(comm):
