@@ -4,6 +4,9 @@ same bits afterwards, also in a trainer that was trained on something else befor
 import re
 import shutil
 import tempfile
+from contextlib import chdir, redirect_stdout
+from io import StringIO
+from pathlib import Path
 
 import numpy as np
 from checks_adaptive import LOOK, PHASE, batch_of, machine_of
@@ -14,6 +17,8 @@ from object_graph import differing, state_of
 import hybridmpi as hm
 from hybridmpi import optim
 from hybridmpi.sparse.cache import CacheOptions
+from hybridmpi.training.job import read_job
+from hybridmpi.training.run import Run
 
 ROWS, BAD_STEP, SAVED, STEPS = 16, 2, 7, 10
 
@@ -187,6 +192,57 @@ def check_a_table_returns_to_where_it_was_dealt(comm):
             shutil.rmtree(folder)
 
     hm.run(main, servers=0, comm=comm, nodes_of_ranks=lambda rank: rank)
+
+
+JOB = """
+[model]
+width = 8
+hidden = 8
+[data]
+source = "text.txt"
+cache = "cache"
+streams = 12
+steps = 5
+[optimizer]
+kind = "adagrad"
+[training]
+evaluate = 0
+progress = 60
+[sparse]
+search = true
+[checkpoint]
+directory = "run"
+[metrics]
+path = ""
+"""
+
+
+def check_a_job_goes_on_with_its_search(comm):
+    """What was timed with which numbers of parts is not timed again."""
+
+    def main(world):
+        def started(resume, steps):
+            run = Run(world, read_job("job.toml", [f"training.steps={steps}"]))
+            run.begin(resume)
+            return run
+
+        folder = world.from_root(tempfile.mkdtemp)
+        with chdir(folder), redirect_stdout(StringIO()):
+            if world.on_root():
+                Path("text.txt").write_text(" ".join(f"w{number * number % 97}" for number in range(2000)))
+                Path("job.toml").write_text(JOB)
+            world.barrier()
+            first = started(None, 40)
+            assert first.train() == 0
+            state = first.tuning.state()
+            assert any(search["samples"] for search in state["searches"].values()) or len(world.owners) == 1, state
+            again = started("", 41)
+            assert again.tuning.state() == state and again.trainer.step == 40
+        world.barrier()
+        if world.on_root():
+            shutil.rmtree(folder)
+
+    hm.run(main, servers=0, comm=comm)
 
 
 def check_a_skipped_step_counts_in_no_alpha(comm):
