@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from types import SimpleNamespace
 
 import numpy as np
 from checks_sparse import SEED, Replica, on_world, server_counts, spec
@@ -232,9 +233,8 @@ class Apart(nn.Module):
         self.linear = nn.Linear(1, 1)
 
     def loss(self, batch):
-        ids = batch["ids"]
-        loss = self.linear(Tensor(batch["inputs"])).mean()
-        return loss + self.table(ids).sum() if len(ids) else loss
+        loss = self.linear(Tensor(batch.inputs)).mean()
+        return loss + self.table(batch.ids).sum() if len(batch.ids) else loss
 
 
 def check_a_step_left_out_after_its_sums_leaves_nothing_to_the_next(comm):
@@ -248,7 +248,7 @@ def check_a_step_left_out_after_its_sums_leaves_nothing_to_the_next(comm):
         steps = [(4e5, some), (1.0, none), (1.0, some)]
         skipped = []
         for number, (factor, ids) in enumerate(steps):
-            batch = {"inputs": np.full((4, 1), factor, np.float32), "ids": ids, "weight": 4}
+            batch = SimpleNamespace(inputs=np.full((4, 1), factor, np.float32), ids=ids, weight=4)
             skipped.append(trainer.train_step(batch).skipped)
             if across and number < 2:
                 assert not trainer.tables[0].pull(np.arange(6)).any(), number

@@ -15,10 +15,11 @@ class StepResult:
     """What a step did, the same on every compute rank, but for the times and bytes, which are this rank's. Where ranks
     do not train synchronously, all of it is this rank's own.
 
-    `loss`: mean over all examples of all ranks, NaN without any; `examples`: how many; `skipped`: nothing was updated
-    since something was not finite. `seconds` by phase and `bytes` by category are of this step; `hidden_seconds`: how
-    long sums of dense gradients were under way while backward went on. `notes`: what was changed after it, and why, in
-    words. `rows`: with prefetch or a cache, what became of the rows wanted of other nodes (sparse/reader.py: COUNTS).
+    `loss`: mean over all examples of all ranks, NaN without any, or where the loss of a rank is not finite; `examples`:
+    how many; `skipped`: nothing was updated since something was not finite. `seconds` by phase and `bytes` by category
+    are of this step; `hidden_seconds`: how long sums of dense gradients were under way while backward went on. `notes`:
+    what was changed after it, and why, in words. `rows`: with prefetch or a cache, what became of the rows wanted of
+    other nodes (sparse/reader.py: COUNTS).
     """
 
     step: int

@@ -154,6 +154,16 @@ class TableExchange:
         self.dealt_anew.add(number)
         return moved
 
+    def spec_at_owners(self, number: int) -> TableSpec:
+        """Return how a table lies at owners; of one that has left them, how it will when it returns. Local."""
+        spec = self.specs[number]
+        return spec if spec.homes != () else replace(spec, homes=self._left[number])
+
+    def return_to(self, number: int, spec: TableSpec) -> None:
+        """Let a table that every rank holds lie at owners as `spec` says, should it return to them. Local."""
+        self._left[number], self.specs[number] = spec.homes, replace(spec, homes=())
+        self.dealt_anew.add(number)
+
     def _replica_exchanges(self) -> tuple[RowGather, TableSums]:
         traffic = self.service.client.traffic
         return (
