@@ -10,6 +10,7 @@ import numpy as np
 from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import AllReduce
+from hybridmpi.collectives.summands import unfit_to_sum
 from hybridmpi.errors import UsageError
 from hybridmpi.field_types import Natural, Options, Wire
 from hybridmpi.nn import Embedding
@@ -237,9 +238,10 @@ class TableExchange:
             if isinstance(table, Table):
                 if unfit := client.unfit(table.number, rows.indices, rows.values):
                     self.found.append(unfit)
-            elif count := kernels.nonfinite_count(rows.values):
-                size = rows.values.size
-                self.found.append(f"{count} of {size} values in the gradient of '{table.name}' are not finite")
+            else:
+                clients, mean = len(self.world.clients), table.spec.reduction == "mean"
+                if unfit := unfit_to_sum(rows.values, table.name, clients, mean):
+                    self.found.append(unfit)
         self.found += [bad for gradient in self.served.gradients() if (bad := client.unfit(*gradient))]
 
     def row_counts(self) -> np.ndarray:
