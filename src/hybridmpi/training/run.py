@@ -53,7 +53,6 @@ def run_job(
     run.begin(resume, fresh)
     if trace:
         run.record(trace, trace_steps)
-    run.trainer.stop_requested = world.stop_requested
     try:
         return run.train()
     finally:
