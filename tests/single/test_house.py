@@ -25,7 +25,7 @@ TEXTS = sorted(
 STOREYS = [
     ("errors", "wording"),
     ("paths",),
-    ("field_types",),
+    ("field_types", "pictures"),
     ("arrays", "folders", "kernels", "memory", "recording", "roles", "streams", "tags", "traffic", "waiting"),
     ("failures", "kernel_cache"),
     ("rendezvous",),

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
             "'launch'"
         )
     library = mpirun.find_library()
-    hosts = mpirun.parse_hosts(options.hosts, ranks) if options.hosts else []
+    hosts = [] if options.hosts is None else mpirun.parse_hosts(options.hosts, ranks)
     assignments, argv = mpirun.command_line(
         mpirun.Situation(
             library.family,
