@@ -32,6 +32,8 @@ class DataError(HybridMPIError):
 class SparseIndexError(HybridMPIError, IndexError):
     """A row index outside its table."""
 
+    exit_code = 2
+
 
 class OutOfStepError(HybridMPIError):
     """Ranks that are in different collectives; all of them raise it."""

@@ -191,7 +191,7 @@ def check_losses_models_and_optimisers_of_other_kinds_are_refused(comm):
             try:
                 trainer.train_step({"loss": loss, "weight": 2})
             except (UsageError, RemoteError) as error:
-                assert "Told.loss(batch) returned" in str(error), error
+                assert "Told.loss(batch) returned" in str(error) or "depends on nothing" in str(error), error
             else:
                 raise AssertionError("a loss of another kind was taken")
         assert trainer.train_step({"loss": lambda y: y.mean(), "weight": 2}).step == 1

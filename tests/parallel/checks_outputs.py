@@ -70,9 +70,7 @@ def check_a_folder_that_not_all_ranks_share(comm):
             comm.Barrier()
             for servers in (0, 1):
                 said = found(comm, servers, "runs")
-                assert f"rank {comm.Get_size() - 1} (" in said and "not the folder of that name of rank 0" in said, (
-                    said
-                )
+                assert f"rank {comm.Get_size() - 1} (" in said and "not the folder of that name of rank 0" in said, said
             assert not last or not os.listdir(mine)
             comm.Barrier()
         finally:

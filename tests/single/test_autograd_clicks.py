@@ -55,7 +55,7 @@ def test_sum_bags_against_differences():
 def test_bags_that_do_not_fit():
     table, ids = bag_table(), np.arange(4)
     for starts in ([0, 5], [1, 4], [0, 3, 2, 4], [], [0, 2]):
-        with pytest.raises(UsageError, match=r"starts \(\d,\) of int64 for ids \(4,\): expected"):
+        with pytest.raises(UsageError, match=r"starts .*expected"):
             table(ids, np.array(starts, np.int64))
     with pytest.raises(UsageError, match="starts"):
         table(ids.reshape(2, 2), np.array([0, 4]))

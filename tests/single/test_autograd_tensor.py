@@ -53,7 +53,7 @@ def test_backward_needs_history_and_a_scalar():
     x = Tensor(np.ones(2), requires_grad=True)
     with pytest.raises(UsageError, match="needs a gradient of that shape"):
         (x * 2).backward()
-    with pytest.raises(UsageError, match=r"given a gradient of shape \(3,\)"):
+    with pytest.raises(UsageError, match=r"gradient given to backward.* of shape \(3,\)"):
         (x * 2).backward(np.ones(3))
 
 
@@ -132,7 +132,7 @@ def test_attach_refuses_views_that_do_not_fit():
     for bad in (np.zeros((3, 2), np.float32), np.zeros((2, 3)), np.zeros((3, 2), np.float32).T):
         with pytest.raises(UsageError, match="C-contiguous"):
             parameter.attach(good, bad)
-    with pytest.raises(UsageError, match="cannot take values"):
+    with pytest.raises(UsageError, match=r"values of parameter .* of shape \(2,\): expected \(2, 3\)"):
         parameter.assign(np.zeros(2))
 
 

@@ -143,7 +143,25 @@ def test_what_has_no_plain_number_of_examples_is_refused_with_the_remedy(name):
 
 @pytest.mark.parametrize(
     "weight",
-    [np.nan, np.inf, -np.inf, -1, -0.5, True, np.True_, "3", b"3", 10**400, 1j, [3], (3,), np.ones(3), Tensor([3.0])],
+    [
+        np.nan,
+        np.inf,
+        -np.inf,
+        -1,
+        -0.5,
+        1e300,
+        2**53,
+        True,
+        np.True_,
+        "3",
+        b"3",
+        10**400,
+        1j,
+        [3],
+        (3,),
+        np.ones(3),
+        Tensor([3.0]),
+    ],
     ids=repr,
 )
 def test_a_weight_is_a_finite_number_from_zero_up(weight):
@@ -170,7 +188,7 @@ def test_a_fault_in_a_property_is_shown_and_a_method_is_told():
         examples(Method((X, Y)))
 
 
-@pytest.mark.parametrize("batches", [None, 3, "abc", {"x": X}, object()], ids=repr)
+@pytest.mark.parametrize("batches", [None, 3, "abc", {"x": X}, object()], ids=lambda value: type(value).__name__)
 def test_batches_are_iterable(batches):
     with pytest.raises(UsageError, match="an iterable of batches"):
         iterator_of(batches)

@@ -44,6 +44,14 @@ def model_and_batch(examples=5):
     return model, ClickBatch(features, ids, starts, labels)
 
 
+@pytest.mark.parametrize("broken", [[0], [1, 3], [0, 1, 2, 3]])
+def test_there_is_no_area_where_scores_are_no_numbers(broken):
+    scores, labels = np.arange(4.0), np.array([0, 1, 0, 1])
+    assert area_under_curve(np.array([-np.inf, 1, 2, np.inf]), labels) == 0.75
+    scores[broken] = np.nan
+    assert math.isnan(area_under_curve(scores, labels))
+
+
 def test_rows_wanted_are_those_that_the_loss_pulls():
     model, batch = model_and_batch()
     wanted, pulled = model.rows_wanted(batch), pulled_rows(model, lambda: model.loss(batch))

@@ -185,3 +185,13 @@ def test_standard_library(tmp_path, monkeypatch):
     assert 0.02 < len(loaded.held_out) / (len(loaded.train) + len(loaded.held_out)) < 0.2
     assert loaded.vocabulary.unigram_perplexity(loaded.held_out) < 500
     assert corpus.load("stdlib", 1000, 0.1, tmp_path / "cache").train.tolist() == loaded.train.tolist()
+
+
+def test_the_end_of_a_line_is_no_word_of_the_text(tmp_path, monkeypatch):
+    path = tmp_path / "text.txt"
+    path.write_text("a <unk>\nb<eol> c\n" * 10)
+    assert corpus.load(str(path), 100, 0.1, tmp_path).vocabulary.words[:2] == ["<eol>", "a"]
+    monkeypatch.setattr(text_file, "BLOCK", 16)
+    path.write_text("a b\n" * 10 + "c <eol> d\n")
+    with pytest.raises(DataError, match=r"text\.txt', line 11: the word '<eol>' stands for the end of a line here"):
+        corpus.load(str(path), 100, 0.1, tmp_path)

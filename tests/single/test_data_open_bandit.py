@@ -104,7 +104,7 @@ def test_every_epoch_reads_everything_once_in_a_new_order(folder, ranks):
         ("random/all/all.csv", "3.0", "many", r"line 3: could not convert string to float"),
         ("random/all/all.csv", "2019-11-24 17", "noon", "line 3: .*a time such as"),
         ("bts/men/item_context.csv", "item_feature_3", "item", r"item_context\.csv' has no column item_feature_3"),
-        ("bts/men/item_context.csv", "-0.5", "cheap", r"men\.csv, line 2: could not convert"),
+        ("bts/men/item_context.csv", "-0.5", "cheap", r"item_context\.csv, line 2: item_feature_0 is 'cheap'"),
     ],
 )
 def test_refusals_name_file_and_line(folder, file, old, new, message):
@@ -134,3 +134,27 @@ def test_the_installed_package_is_found_and_not_imported(folder, tmp_path, monke
     (package / "__init__.py").write_text("raise AssertionError('imported')")
     sys.path_importer_cache.clear()
     assert open_bandit.installed() == package / "dataset" / "obd"
+
+
+@pytest.mark.parametrize("count", ["inf", "-inf", "nan", "-1", "-1e-300", "1e7", "x", "", "1e400", "None"])
+def test_counts_that_are_none(folder, count):
+    log = folder / "bts" / "men" / "men.csv"
+    log.write_text(OTHER.replace(",0.0,0.0\n", f",0.0,{count}\n"))
+    with pytest.raises(DataError, match=r"men\.csv, line 2: .*counts of clicks from 0 to 1,000,000"):
+        open_bandit.read(folder, 1, 1)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e39", "x", ""])
+def test_numbers_of_items_are_blamed_on_the_file_of_items(folder, value):
+    """A float32 has no 1e39."""
+    items = folder / "random" / "all" / "item_context.csv"
+    items.write_text(ITEMS.replace("0.25", value))
+    with pytest.raises(DataError, match=rf"item_context\.csv, line 3: item_feature_0 is '{value}'.*a finite number"):
+        open_bandit.read(folder, 1, 1)
+
+
+def test_an_item_twice(folder):
+    items = folder / "random" / "all" / "item_context.csv"
+    items.write_text(ITEMS + "2,1,0.5,b,x,q\n")
+    with pytest.raises(DataError, match=r"item_context\.csv, line 4: item '1' a second time"):
+        open_bandit.read(folder, 1, 1)

@@ -17,6 +17,7 @@ from hybridmpi.data import (
     bleu_counts,
     held_out_pair_batches,
     load_parallel,
+    parallel,
     syntax_pairs,
 )
 from hybridmpi.data.parallel import END
@@ -220,3 +221,21 @@ def test_bleu_by_hand():
     assert bleu(bleu_counts(references, references)) == 1  # and longer ones are not punished for their length
     assert bleu(bleu_counts([[1, 2, 3, 4, 9]], [[1, 2, 3, 4]])) == pytest.approx((4 / 5 * 3 / 4 * 2 / 3 / 2) ** 0.25)
     assert bleu(bleu_counts([[]], [[1]])) == 0
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_end_of_a_sentence_is_no_word_of_the_text(tmp_path, side):
+    """It would end a translation early; as a part of a word it may stand there, and `<unk>` is what is not known."""
+    paths = [tmp_path / "source.txt", tmp_path / "target.txt"]
+    for path in paths:
+        path.write_text("a b\nx<end> <unk>\nc <endless>\n")
+    assert len(load_parallel(*map(str, paths), 100, 10, 100, 0, tmp_path).train) == 3
+    paths[side].write_text("a b\nx y\nc <end> d\n")
+    with pytest.raises(DataError, match=f"{paths[side].name}', line 3: the word '<end>' stands for the end of a sent"):
+        load_parallel(*map(str, paths), 100, 10, 100, 0, tmp_path)
+
+
+def test_pairs_are_equal_when_both_sides_are(tmp_path):
+    """Whatever words there are between them."""
+    pairs = [(["a"], ["b", END, "c"]), (["a", END, "b"], ["c"])]
+    assert len({parallel._words(pair) for pair in pairs}) == 2

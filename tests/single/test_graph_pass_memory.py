@@ -145,7 +145,7 @@ def test_what_would_be_read_wrongly_is_refused():
         run(lambda v, _: v.push(h=v.pull("x") * narrow))
     with pytest.raises(UsageError, match="have that already"):
         run(lambda v, _: v.push(vertices=v.pull("x")))
-    with pytest.raises(UsageError, match="of float64 of input 'x': expected integers"):
+    with pytest.raises(UsageError, match="input 'x': position of dtype float64: expected integers"):
         run(lambda v, _: v.push(h=v.pull("x")), np.arange(4) + 0.5)
 
 

@@ -190,3 +190,34 @@ def test_settings_are_frozen_floats():
     assert rule.rate == 1.0 and isinstance(rule.rate, float)
     with pytest.raises(AttributeError):
         rule.rate = 2.0
+
+
+def lazy_adam(rule, gradients, epsilon_is_torch_sparse):
+    """Return the value of an element that begins at 0, in float64, after the steps of `gradients`; None: not touched.
+
+    Transcribed from the paper's algorithm, or from torch.optim.SparseAdam (2.x, _functional.sparse_adam)."""
+    w = m = v = 0.0
+    for step, g in enumerate(gradients, 1):
+        if g is None:
+            continue
+        m += (1 - rule.beta1) * (g - m)
+        v += (1 - rule.beta2) * (g * g - v)
+        first, second = 1 - rule.beta1**step, 1 - rule.beta2**step
+        if epsilon_is_torch_sparse:
+            w -= rule.rate * np.sqrt(second) / first * (m / (np.sqrt(v) + rule.epsilon))
+        else:
+            w -= rule.rate * (m / first) / (np.sqrt(v / second) + rule.epsilon)
+    return w
+
+
+@pytest.mark.parametrize(("size", "apart"), [(1e-6, 0.1852), (1.0, 0.0)])
+def test_rows_move_by_lazy_adam_with_the_papers_epsilon(size, apart):
+    """Where epsilon matters, torch's SparseAdam moves rows less: the documentation says how."""
+    rule, given = Adam(0.1), [size, size, None, size]
+    table, state = np.zeros((2, 1)), rule.new_state(np.zeros((2, 1)))
+    for step, g in enumerate(given, 1):
+        if g is not None:
+            rule.update_rows(table, state, np.array([1]), np.array([[g]]), step)
+    ours, theirs = lazy_adam(rule, given, False), lazy_adam(rule, given, True)
+    assert table[1, 0] == pytest.approx(ours, rel=1e-9) and table[0, 0] == 0
+    assert 1 - theirs / ours == pytest.approx(apart, abs=1e-4)

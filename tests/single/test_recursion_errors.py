@@ -161,11 +161,11 @@ def test_tensors_are_awaited_and_nothing_else(awaited, error, expected):
     ("what", "error", "expected"),
     [
         (lambda self, h: h * np.ones(HIDDEN), UsageError, "f[0]: multiply in a recursive function: unhashable type"),
-        (lambda self, h: np.tanh(h), TypeError, "in the call f[0]"),
+        (lambda self, h: np.sign(h), UsageError, "f[0]: a recursive function read the values of a tensor"),
         (lambda self, h: h + self.words(np.array([1])), UsageError, "expected one whole number (look several up"),
         (lambda self, h: h + self.words(True), UsageError, "a row of a table in a recursive function: True: expected"),
-        (lambda self, h: h + self.words(-1), SparseIndexError, "f[0]: table 'table': id -1 at position 0 of 1 ids"),
-        (lambda self, h: h > 0, TypeError, "'>' not supported"),
+        (lambda self, h: h + self.words(-1), SparseIndexError, "f[0]: table 'table': id -1 at position 0 of 1 "),
+        (lambda self, h: h > 0, UsageError, "f[0]: a recursive function read the values of a tensor"),
         (lambda self, h: h[0], UsageError, "expected x[:, first:stop]"),
     ],
 )
@@ -264,7 +264,7 @@ def test_roots_and_lowered_graphs_have_to_fit():
     says("calls lowered with 1 tensors or more: 0 given", model.f.over, lowered)
     says("calls lowered with rows of 4 as tensor 0: given (2, 3)", model.f.over, lowered, Tensor(np.ones((2, 3))))
     says("expected [2, width], a row a root", model.f.over, lowered, rows[:1])
-    says("expected [2, width], a row a root", model.f.over, lowered, rows.data)
+    says("expected [2, width], a row a root", model.f.over, lowered, rows.data[:1])
     says("policy 'serial' with lowered calls", model.f.over, lowered, rows, policy="serial")
     assert model.f.over(lowered.select([]), rows[:0]).results.shape == (0, HIDDEN)
 

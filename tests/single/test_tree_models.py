@@ -1,5 +1,6 @@
 """Tree-LSTM and Tree-FC against plain numpy, one vertex after the other, and against finite differences."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from random_graphs import graphs as some_graphs
 from hybridmpi.bench.complete_trees import complete_trees
 from hybridmpi.errors import UsageError
 from hybridmpi.graphs import from_brackets, from_parents
+from hybridmpi.models.score import perplexity
 from hybridmpi.models.tree_fc import TreeFC
 from hybridmpi.models.tree_lstm import BinaryFunction, TreeLSTM
 
@@ -193,3 +195,9 @@ def test_complete_trees():
     for leaves in (1, 2, 6):
         with pytest.raises(UsageError, match="a power of two"):
             complete_trees(1, leaves)
+
+
+@pytest.mark.parametrize("loss", [800.0, math.inf, 1e308])
+def test_a_perplexity_beyond_all_doubles_is_a_number(loss):
+    assert 1e300 < perplexity(loss) < math.inf
+    assert perplexity(0.0) == 1 and math.isnan(perplexity(math.nan))

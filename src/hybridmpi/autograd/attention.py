@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridmpi import inputs
 from hybridmpi.arrays import namespace
-from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tensor import Tensor, as_tensor, record
 from hybridmpi.errors import UsageError
 
 
@@ -22,6 +23,9 @@ def attention(queries: Tensor, memory: Tensor, lengths: Any) -> Tensor:
     has weight 0 and gradient 0, whatever (finite) values it holds. Raises UsageError where shapes or lengths do not
     fit.
     """
+    queries = as_tensor(queries, memory if isinstance(memory, Tensor) else None, "attention: queries")
+    memory = as_tensor(memory, queries, "attention: memory")
+    lengths = inputs.integers(lengths, "attention: lengths")
     xp = namespace(queries.data)
     if (
         queries.data.ndim != 3

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
+import numpy as np
+
+from hybridmpi import inputs
 from hybridmpi.arrays import namespace
 from hybridmpi.autograd.tensor import Tensor, as_tensor, record
 from hybridmpi.autograd.tracing import traceable
+from hybridmpi.errors import UsageError
 
 
 def unbroadcast(gradient: Any, shape: tuple[int, ...]) -> Any:
@@ -21,10 +26,10 @@ def unbroadcast(gradient: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _pair(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    """Return both operands as tensors; a plain number follows the other one's dtype."""
+    """Return both operands as tensors; numbers and arrays follow a tensor's dtype."""
     if isinstance(a, Tensor):
-        return a, as_tensor(b, a)
-    return as_tensor(a, b), b
+        return a, b if isinstance(b, Tensor) else as_tensor(b, a, "an operand")
+    return (as_tensor(a, b, "an operand"), b) if isinstance(b, Tensor) else (Tensor(a), Tensor(b))
 
 
 @traceable
@@ -88,12 +93,17 @@ def divide(a: Any, b: Any) -> Tensor:
 @traceable
 def negative(x: Tensor) -> Tensor:
     """Return -x. Local."""
+    x = as_tensor(x)
     return record(-x.data, (x,), lambda gradient: x.accumulate(-gradient))
 
 
 @traceable
 def power(x: Tensor, exponent: float) -> Tensor:
     """Return x ** exponent for a plain number `exponent`. Local."""
+    x = as_tensor(x)
+    if not isinstance(exponent, Real) or isinstance(exponent, bool):
+        raise UsageError(f"power: exponent {exponent!r}: expected a plain number; a ** b is exp(b * log(a))")
+    exponent = float(exponent)
 
     def backward(gradient: Any) -> None:
         x.accumulate(gradient * (exponent * x.data ** (exponent - 1)))
@@ -104,6 +114,7 @@ def power(x: Tensor, exponent: float) -> Tensor:
 @traceable
 def exp(x: Tensor) -> Tensor:
     """Return e ** x. Local."""
+    x = as_tensor(x)
     y = namespace(x.data).exp(x.data)
     return record(y, (x,), lambda gradient: x.accumulate(gradient * y))
 
@@ -111,12 +122,14 @@ def exp(x: Tensor) -> Tensor:
 @traceable
 def log(x: Tensor) -> Tensor:
     """Return the natural logarithm of x. Local."""
+    x = as_tensor(x)
     return record(namespace(x.data).log(x.data), (x,), lambda gradient: x.accumulate(gradient / x.data))
 
 
 @traceable
 def tanh(x: Tensor) -> Tensor:
     """Return the hyperbolic tangent of x. Local."""
+    x = as_tensor(x)
     y = namespace(x.data).tanh(x.data)
     return record(y, (x,), lambda gradient: x.accumulate(gradient * (1 - y * y)))
 
@@ -124,6 +137,7 @@ def tanh(x: Tensor) -> Tensor:
 @traceable
 def sigmoid(x: Tensor) -> Tensor:
     """Return 1 / (1 + exp(-x)), computed as (1 + tanh(x / 2)) / 2, which cannot overflow and is vectorised. Local."""
+    x = as_tensor(x)
     y = 0.5 + 0.5 * namespace(x.data).tanh(0.5 * x.data)
     return record(y, (x,), lambda gradient: x.accumulate(gradient * (y * (1 - y))))
 
@@ -131,10 +145,15 @@ def sigmoid(x: Tensor) -> Tensor:
 @traceable
 def relu(x: Tensor) -> Tensor:
     """Return max(x, 0), with derivative 0 at 0. Local."""
+    x = as_tensor(x)
     return record(namespace(x.data).maximum(x.data, 0), (x,), lambda gradient: x.accumulate(gradient * (x.data > 0)))
 
 
 def dropout(x: Tensor, rate: float, uniform: Any) -> Tensor:
     """Return x with each element zeroed where `uniform` [shape of x] is below `rate`, the others scaled up. Local."""
+    x = as_tensor(x)
+    if not (isinstance(rate, Real) and 0 <= rate < 1):
+        raise UsageError(f"dropout: rate {rate!r}: expected a number in [0, 1)")
+    uniform = inputs.floats(uniform, np.float32, "dropout: uniform", x.shape)
     kept = (uniform >= rate) * x.dtype.type(1 / (1 - rate))
     return record(x.data * kept, (x,), lambda gradient: x.accumulate(gradient * kept))

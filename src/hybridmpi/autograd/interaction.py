@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hybridmpi.arrays import namespace
-from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tensor import Tensor, as_tensor, record
 from hybridmpi.errors import UsageError
 
 
@@ -16,6 +16,8 @@ def pairwise_dots(vectors: Sequence[Tensor]) -> Tensor:
     Ordered (1, 0), (2, 0), (2, 1), (3, 0), ...: the interaction of DLRM (Naumov et al. 2019, arXiv 1906.00091).
     Raises UsageError for fewer than two vectors or different shapes.
     """
+    first = next((vector for vector in vectors if isinstance(vector, Tensor)), None)
+    vectors = [as_tensor(vector, first, "pairwise_dots") for vector in vectors]
     shapes = {vector.shape for vector in vectors}
     if len(vectors) < 2 or len(shapes) != 1 or vectors[0].data.ndim != 2:
         raise UsageError(

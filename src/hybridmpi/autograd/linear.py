@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tensor import Tensor, as_tensor, record
 from hybridmpi.autograd.tracing import traceable
 from hybridmpi.errors import UsageError
 
@@ -13,6 +13,9 @@ from hybridmpi.errors import UsageError
 @traceable
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b for matrices [m, k] and [k, n], or a stack a [..., k] and one matrix b [k, n]. Local."""
+    if not isinstance(a, Tensor):
+        a = as_tensor(a, b if isinstance(b, Tensor) else None, "matmul")
+    b = as_tensor(b, a, "matmul")
     if b.data.ndim != 2 or a.data.ndim < 1 or a.shape[-1] != b.shape[0]:
         raise UsageError(f"matmul of shapes {a.shape} and {b.shape}: expected [..., k] and [k, n]")
 
@@ -28,7 +31,9 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 @traceable
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight.T + bias for x [..., inputs], weight [outputs, inputs], bias [outputs]. Local."""
-    if x.shape[-1] != weight.shape[1]:
+    if not isinstance(x, Tensor):
+        x = as_tensor(x, weight, f"the input of {_layer_of(weight)}")
+    if not x.shape or x.shape[-1] != weight.shape[1]:
         raise UsageError(f"linear: x has shape {x.shape} and weight {weight.shape}: expected [..., {weight.shape[1]}]")
     y = x.data @ weight.data.T
     if bias is not None:
@@ -44,6 +49,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             bias.accumulate(rows.sum(axis=0))
 
     return record(y, (x, weight) if bias is None else (x, weight, bias), backward)
+
+
+def _layer_of(weight: Tensor) -> str:
+    """Return the name of the layer that has a weight, in words."""
+    name = getattr(weight, "name", "?")
+    return f"layer '{name.rpartition('.')[0] or name}'"
 
 
 def _matrix(array: Any) -> Any:

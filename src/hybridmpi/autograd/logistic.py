@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridmpi import inputs
 from hybridmpi.arrays import namespace
-from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tensor import Tensor, as_tensor, record
 from hybridmpi.errors import UsageError
 
 
@@ -15,6 +16,8 @@ def logistic_loss(logits: Any, labels: Any) -> Any:
     With z the logit and y the label, -(y log p + (1 - y) log(1 - p)), p = 1 / (1 + exp(-z)), which is
     max(z, 0) - z y + log(1 + exp(-|z|)).
     """
+    logits = inputs.real_array(logits, "logistic_loss: logits")
+    labels = inputs.real_array(labels, "logistic_loss: labels")
     xp = namespace(logits)
     return xp.maximum(logits, 0) - logits * labels + xp.log1p(xp.exp(-xp.abs(logits)))
 
@@ -22,8 +25,10 @@ def logistic_loss(logits: Any, labels: Any) -> Any:
 def binary_cross_entropy(logits: Tensor, labels: Any) -> Tensor:
     """Return the mean over examples of the logistic loss; 0 for no examples. Local.
 
-    logits [n]; labels [n] of the same dtype, in [0, 1], else UsageError.
+    logits [n]; labels [n] in [0, 1], else UsageError.
     """
+    logits = as_tensor(logits, None, "binary_cross_entropy: logits")
+    labels = inputs.floats(labels, logits.dtype, "binary_cross_entropy: labels")
     if logits.data.ndim != 1 or labels.shape != logits.shape:
         raise UsageError(f"binary_cross_entropy of logits {logits.shape} and labels {labels.shape}: expected [n] each")
     if len(labels) and not (float(labels.min()) >= 0 and float(labels.max()) <= 1):

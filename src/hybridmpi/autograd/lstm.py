@@ -19,8 +19,9 @@ from typing import Any
 from hybridmpi import kernels
 from hybridmpi.arrays import namespace
 from hybridmpi.autograd.lstm_gates import activate_gates, cell_backward, cell_forward
-from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tensor import Tensor, as_tensor, record
 from hybridmpi.errors import UsageError
+from hybridmpi.inputs import floats, integers
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,17 @@ def lstm(
     """Return the outputs h_t as a tensor [b, T, p] and the last state as arrays (h [b, p], c [b, h]). Local.
 
     x: [b, T, e]; a view of time-first memory [T, b, e] is used without a copy, and the outputs are such a view.
-    positions: int64 [b, T]; then x is [u, e] and x[positions[i, t]] the input of sequence i at step t.
+    positions: integers [b, T]; then x is [u, e] and x[positions[i, t]] the input of sequence i at step t.
     state: (h, c) or None for zeros; no gradient flows into it (truncated back-propagation).
     Raises UsageError where shapes do not fit.
     """
+    x = as_tensor(x, weights.input, "lstm: the input")
+    if positions is not None:
+        positions = integers(positions, "lstm: position", 0, x.shape[0] if x.shape else 0)
+    if state is not None:
+        if not isinstance(state, (tuple, list)) or len(state) != 2:
+            raise UsageError(f"lstm: a state that is a {type(state).__name__}: expected the arrays (h, c), or None")
+        state = tuple(floats(part, x.dtype, "lstm: the state") for part in state)
     xp = namespace(x.data)
     _check(x, state, weights, positions)
     batch, steps = x.shape[:2] if positions is None else positions.shape

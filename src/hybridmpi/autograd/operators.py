@@ -16,6 +16,32 @@ def _reversed_divide(x: Tensor, other: Any) -> Tensor:
     return elementwise.divide(other, x)
 
 
+def _reversed_matmul(x: Tensor, other: Any) -> Tensor:
+    return linear.matmul(other, x)
+
+
+UFUNCS = {
+    "add": elementwise.add,
+    "subtract": elementwise.subtract,
+    "multiply": elementwise.multiply,
+    "divide": elementwise.divide,
+    "negative": elementwise.negative,
+    "power": elementwise.power,
+    "matmul": linear.matmul,
+    "exp": elementwise.exp,
+    "log": elementwise.log,
+    "tanh": elementwise.tanh,
+}
+"""Functions of numpy that are operations: so `array + tensor` is one too."""
+
+
+def _ufunc(x: Tensor, ufunc: Any, method: str, *arguments: Any, **options: Any) -> Any:
+    operation = UFUNCS.get(ufunc.__name__)
+    if operation is None or method != "__call__" or options:
+        x._refuse(f"numpy.{ufunc.__name__}: the numbers")
+    return operation(*arguments)
+
+
 OPERATORS = {
     "__add__": elementwise.add,
     "__radd__": elementwise.add,
@@ -28,6 +54,8 @@ OPERATORS = {
     "__neg__": elementwise.negative,
     "__pow__": elementwise.power,
     "__matmul__": linear.matmul,
+    "__rmatmul__": _reversed_matmul,
+    "__array_ufunc__": _ufunc,
     "__getitem__": shape.index,
     "sum": reduction.sum,
     "mean": reduction.mean,

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from hybridmpi import inputs
 from hybridmpi.arrays import namespace, trained_dtype
 from hybridmpi.autograd.initial import Initial, check_initial, draw
 from hybridmpi.autograd.tensor import Tensor
 from hybridmpi.errors import UsageError
+
+_NO_VALUES = np.empty(0, np.float32)
 
 
 class Parameter(Tensor):
@@ -39,7 +42,7 @@ class Parameter(Tensor):
         self._data = None
         self._grad = None
         self._written = False
-        super().__init__(None, requires_grad=True)
+        super().__init__(_NO_VALUES, requires_grad=True)
 
     @property
     def data(self) -> Any:
@@ -86,10 +89,7 @@ class Parameter(Tensor):
 
     def assign(self, values: Any) -> None:
         """Copy `values` of this shape into the parameter (a checkpoint's, another rank's). Local."""
-        if tuple(values.shape) != self.wanted_shape:
-            raise UsageError(
-                f"parameter '{self.name}' has shape {self.wanted_shape} and cannot take values of shape {values.shape}"
-            )
+        values = inputs.floats(values, self.wanted_dtype, f"the values of parameter '{self.name}'", self.wanted_shape)
         if self._data is None:
             self._data = namespace(values).array(values, self.wanted_dtype, copy=True, order="C")
         else:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from hybridmpi.arrays import namespace
-from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tensor import Tensor, as_tensor, record
 from hybridmpi.autograd.tracing import traceable
 
 Axes = int | tuple[int, ...] | None
@@ -15,6 +15,7 @@ Axes = int | tuple[int, ...] | None
 @traceable
 def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the sum over `axis` (None: over all). Local."""
+    x = as_tensor(x)
 
     def backward(gradient: Any) -> None:
         x.accumulate(_spread(gradient, x, axis, keepdims))
@@ -25,6 +26,7 @@ def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 @traceable
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the mean over `axis` (None: over all). Local."""
+    x = as_tensor(x)
     axes = range(x.data.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
     count = math.prod(x.shape[a] for a in axes)
 

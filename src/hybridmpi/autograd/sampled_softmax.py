@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from hybridmpi import kernels
+from hybridmpi import inputs, kernels
 from hybridmpi.arrays import namespace
-from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tensor import Tensor, as_tensor, record
 from hybridmpi.errors import UsageError
 from hybridmpi.kernels.cpu import cpu_kernel
 
@@ -33,16 +33,29 @@ def sampled_softmax(
     """Return the mean over n examples of -log of the true class' share; 0 for no examples. Local.
 
     hidden [n, d]; rows [u, d] and bias [u, 1]: the output layer's rows of the classes involved.
-    targets: int64 [n], the row of each example's class. candidates: int64 [s], distinct rows, or None for all rows.
+    targets: integers [n], the row of each example's class. candidates: integers [s], distinct rows, or None for all.
     target_offsets [n], candidate_offsets [s]: added to the logits. A candidate that is an example's own class is left
     out of that example's sum (the true class is counted once). Raises UsageError where shapes do not fit.
     """
+    hidden = as_tensor(hidden, rows if isinstance(rows, Tensor) else None, "sampled_softmax: hidden")
+    rows, bias = (as_tensor(part, hidden, "sampled_softmax: rows and bias") for part in (rows, bias))
     xp = namespace(hidden.data)
+    count_rows = rows.shape[0] if rows.shape else 0
+    targets = inputs.integers(targets, "sampled_softmax: target", 0, count_rows)
+    if candidates is not None:
+        candidates = inputs.integers(candidates, "sampled_softmax: candidate", 0, count_rows)
     if hidden.shape[1:] != rows.shape[1:] or bias.shape != (len(rows), 1) or targets.shape != hidden.shape[:1]:
         raise UsageError(
             f"sampled_softmax: hidden {hidden.shape}, rows {rows.shape}, bias {bias.shape}, targets {targets.shape}: "
             "expected [n, d], [u, d], [u, 1], [n]"
         )
+    target_offsets, candidate_offsets = (
+        None if given is None else inputs.floats(given, hidden.dtype, f"sampled_softmax: {name}", shape)
+        for name, given, shape in (
+            ("target_offsets", target_offsets, targets.shape),
+            ("candidate_offsets", candidate_offsets, (count_rows,) if candidates is None else candidates.shape),
+        )
+    )
     count = len(targets)
     candidate_rows = rows.data if candidates is None else kernels.gather(rows.data, candidates)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hybridmpi import inputs
 from hybridmpi.arrays import namespace
-from hybridmpi.autograd.tensor import Tensor, record
+from hybridmpi.autograd.tensor import Tensor, as_tensor, record
 from hybridmpi.autograd.tracing import traceable
+from hybridmpi.errors import UsageError
 
 _BASIC = (int, slice, type(None), type(Ellipsis))
 
@@ -15,12 +17,14 @@ _BASIC = (int, slice, type(None), type(Ellipsis))
 @traceable
 def reshape(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
     """Return x in another shape, a view where the memory layout allows. Local."""
+    x = as_tensor(x)
     wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
     return record(x.data.reshape(wanted), (x,), lambda gradient: x.accumulate(gradient.reshape(x.shape)))
 
 
 def transpose(x: Tensor, *axes: int) -> Tensor:
     """Return x with its axes in the order `axes` (none given: reversed), a view. Local."""
+    x = as_tensor(x)
     order = axes or tuple(reversed(range(x.data.ndim)))
     back = tuple(order.index(axis) for axis in range(len(order)))
     return record(x.data.transpose(order), (x,), lambda gradient: x.accumulate(gradient.transpose(back)))
@@ -29,6 +33,10 @@ def transpose(x: Tensor, *axes: int) -> Tensor:
 @traceable
 def concatenate(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Return the tensors joined along `axis`. Local."""
+    first = next((part for part in parts if isinstance(part, Tensor)), None)
+    parts = [as_tensor(part, first, "concatenate") for part in parts]
+    if not parts:
+        raise UsageError("concatenate of no tensors: expected one or more")
 
     def backward(gradient: Any) -> None:
         first = 0
@@ -46,6 +54,8 @@ def concatenate(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
 @traceable
 def index(x: Tensor, where: Any) -> Tensor:
     """Return x[where]: slices, integers or integer arrays; gradients of repeated elements are summed. Local."""
+    x = as_tensor(x)
+    where = tuple(map(_place, where)) if isinstance(where, tuple) else _place(where)
 
     def backward(gradient: Any) -> None:
         xp = namespace(x.data)
@@ -57,3 +67,13 @@ def index(x: Tensor, where: Any) -> Tensor:
         x.accumulate(whole)
 
     return record(x.data[where], (x,), backward)
+
+
+def _place(part: Any) -> Any:
+    """Return one part of an index: arrays of integers or truth values as they were when the index was taken."""
+    if isinstance(part, _BASIC):
+        return part
+    array = inputs.plain_array(part, "an index")
+    if array.dtype.kind == "b":
+        return array.copy()
+    return inputs.integers(array, "an index")

@@ -14,10 +14,11 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from hybridmpi import inputs
 from hybridmpi.arrays import namespace
 from hybridmpi.errors import UsageError
 
@@ -27,19 +28,21 @@ _recording: ContextVar[bool] = ContextVar("hybridmpi_recording", default=True)
 _numbers = itertools.count()
 
 
-class Tensor:
+class Tensor(inputs.HoldsArray):
     """An array of numbers, `data`, with the gradient of a scalar with respect to it, `grad`, if `requires_grad`. Local.
 
-    data: numpy or cupy array, used as it is (no copy); anything else becomes a float32 array.
+    data: numpy or cupy array of float32 or float64, used as it is (no copy); of all other real numbers one is made,
+    float32 unless they are as wide as float64. In sets and as keys a tensor is itself; what asks for the numbers (`==`,
+    `<`, `bool`, functions of numpy that are no operation here) is refused: they are in `data`. Raises UsageError for
+    what is no array of real numbers or is masked.
     """
 
     __slots__ = ("__weakref__", "_backward", "_number", "_owns_grad", "_parents", "data", "grad", "requires_grad")
 
-    # numpy's operators must leave `array + tensor` to Tensor.__radd__.
-    __array_ufunc__ = None
-
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self.data = data if hasattr(data, "dtype") else np.asarray(data, np.float32)
+        if type(data) is not np.ndarray or data.dtype.char not in "fd" or not data.dtype.isnative:
+            data = _numbers_of(data)
+        self.data = data
         self.requires_grad = requires_grad
         self.grad = None
         self._owns_grad = False
@@ -63,10 +66,46 @@ class Tensor:
         return self.data.size
 
     def __len__(self) -> int:
-        return len(self.data)
+        if not self.data.shape:
+            raise UsageError("len of a tensor of one number, which has no axis: expected one of a shape")
+        return self.data.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[place] for place in range(len(self)))
 
     def __float__(self) -> float:
-        return float(self.data)
+        if self.size != 1:
+            raise UsageError(f"a number of a tensor of shape {self.shape}: only one of a single element is a number")
+        return float(self.data.item())
+
+    def __int__(self) -> int:
+        return int(float(self))
+
+    def __bool__(self) -> NoReturn:  # noqa: PLE0304
+        self._refuse("if, and, or, not: the numbers")
+
+    def __contains__(self, value: Any) -> NoReturn:
+        self._refuse("in: the numbers")
+
+    def _compare(self, other: Any) -> NoReturn:
+        self._refuse("a comparison: the numbers")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+    def __array__(self, *arguments: Any, **options: Any) -> NoReturn:
+        self._refuse("an array of numpy: the numbers")
+
+    def __array_function__(self, function: Any, *arguments: Any) -> NoReturn:
+        self._refuse(f"numpy.{function.__name__}: the numbers")
+
+    def _refuse(self, what: str) -> NoReturn:
+        _ = self.data  # where there is none yet, that is the error
+        raise UsageError(
+            f"{what} of a {type(self).__name__} of shape {self.shape} are asked for: they are in its `data`, through "
+            "which no gradient flows (tensor.data == 0, numpy.sign(tensor.data)); whether two are the same one: `is`; "
+            "what gradients flow through is in hybridmpi.autograd"
+        )
 
     def __await__(self) -> Iterator[Tensor]:
         """In a recursive function (`dynamic.recursive`): wait for the numbers and return them, a float or an array of
@@ -116,9 +155,10 @@ class Tensor:
         if gradient is None and self.size != 1:
             raise UsageError(f"backward() of shape {self.shape} needs a gradient of that shape; only a scalar has 1")
         xp = namespace(self.data)
-        gradient = xp.ones(self.shape, self.dtype) if gradient is None else xp.asarray(gradient, self.dtype)
-        if gradient.shape != self.shape:
-            raise UsageError(f"backward() of shape {self.shape} was given a gradient of shape {gradient.shape}")
+        if gradient is None:
+            gradient = xp.ones(self.shape, self.dtype)
+        else:
+            gradient = xp.asarray(inputs.floats(gradient, self.dtype, "the gradient given to backward()", self.shape))
         self.accumulate(gradient)
         results, awaited = _history(self)
         for result in results:
@@ -128,7 +168,7 @@ class Tensor:
             left = list(parents)
             if gradient is not None:
                 for parent in closure(gradient) or ():
-                    left.remove(parent)
+                    del left[next(place for place, other in enumerate(left) if other is parent)]
                     _report_written((parent,), awaited)
             _report_written(left, awaited)
             if between is not None:
@@ -202,10 +242,21 @@ def record(data: Any, parents: Sequence[Tensor], backward: Backward, source: boo
     return result
 
 
-def as_tensor(value: Any, like: Tensor) -> Tensor:
-    """Return `value` as a tensor; a plain number takes the dtype and the array library of `like`. Local."""
+def as_tensor(value: Any, like: Tensor | None = None, what: str = "a tensor") -> Tensor:
+    """Return `value`, which is data where it is no Tensor, as one; of the dtype and the array library of `like`, if
+    that is given. Local. Raises UsageError, which begins with `what`; see `inputs`."""
     if isinstance(value, Tensor):
         return value
-    if hasattr(value, "dtype") and value.shape:
-        return Tensor(value)
-    return Tensor(namespace(like.data).asarray(value, like.dtype))
+    if like is None:
+        return Tensor(_numbers_of(value, what))
+    return Tensor(namespace(like.data).asarray(inputs.floats(value, like.dtype, what)))
+
+
+def _numbers_of(data: Any, what: str = "a Tensor") -> Any:
+    """Return what a Tensor is made of as its array."""
+    if isinstance(data, (np.float32, np.float64)):  # what numpy returns where no axis is left
+        return data
+    typed = hasattr(data, "dtype")
+    data = inputs.real_array(data, what)
+    wide = typed and data.dtype.kind == "f" and data.dtype.itemsize >= 8
+    return inputs.floats(data, np.float64 if wide else np.float32, what)

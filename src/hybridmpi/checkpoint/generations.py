@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hybridmpi.checkpoint.files import FileRecord, sync
+from hybridmpi.checkpoint.files import FileRecord, sync, sync_names
 from hybridmpi.checkpoint.index import write_index
 from hybridmpi.checkpoint.layout import DENSE_FILE, INDEX_FILE, MANIFEST_FILE, Progression, overlap, server_file
 from hybridmpi.checkpoint.manifest import read_manifest, to_entry, write_manifest
@@ -80,6 +80,35 @@ def find(path: str | os.PathLike) -> Path:
     )
 
 
+def candidates(path: str | os.PathLike) -> tuple[list[Path], list[str]]:
+    """Return the generations that `path` may mean, in the order in which to try them, and what is wrong with newer
+    ones whose manifests cannot be read. Local.
+
+    A generation, or a file in it, means that one; a directory of them the one committed last, then those before it.
+    Raises CheckpointError as `find` does where there is none.
+    """
+    directory = find(path)
+    if Path(path).is_file() or (Path(path) / MANIFEST_FILE).exists():
+        return [directory], []
+    return _whole(path), [text for broken, text in broken_manifests(path) if _step(broken) > _step(directory)]
+
+
+def broken_manifests(root: str | os.PathLike) -> list[tuple[Path, str]]:
+    """Return the generations below `root` with a manifest that cannot be read, newest first, and why. Local."""
+    found = []
+    for directory in generations(root):
+        if (directory / MANIFEST_FILE).exists():
+            try:
+                read_manifest(directory)
+            except CheckpointError as error:
+                found.append((directory, str(error)))
+    return found
+
+
+def _step(directory: Path) -> int:
+    return int(_GENERATION.fullmatch(directory.name)[1])
+
+
 def begin(root: str | os.PathLike, step: int) -> Path:
     """Make the directory of `step` ready to be written and return it. Local: one rank calls it, before all writes.
 
@@ -95,7 +124,7 @@ def begin(root: str | os.PathLike, step: int) -> Path:
             sync(Path(root))
         _remove(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        sync(Path(root))
+        sync_names(directory)
     except OSError as error:
         raise CheckpointError(
             f"{directory}: cannot be made: {error}; expected a writable directory on a file system that all hosts share"

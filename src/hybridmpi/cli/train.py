@@ -48,13 +48,14 @@ def run(options: argparse.Namespace) -> int:
     """Train. Collective over the launch communicator; returns the exit code."""
     # Signals first: one that comes before its handler is set would kill the rank.
     from hybridmpi.errors import UsageError
-    from hybridmpi.training.signals import StopRequest
+    from hybridmpi.signals import StopRequest
 
     if options.resume:
         options.resume = expanded(options.resume, "--resume")
     if options.trace_steps and not options.trace:
         raise UsageError("--trace-steps says which steps are recorded, --trace FILE where they go: give both")
     stop = StopRequest()
+    stop.listen()
     from hybridmpi.training.job import read_job
     from hybridmpi.world import World
 

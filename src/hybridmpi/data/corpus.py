@@ -42,10 +42,11 @@ def load(source: str, vocabulary_limit: int, held_out: float, cache_dir: Path | 
     """Return the corpus of `source`, from the cache where it has been made before. Local.
 
     `source`: "stdlib" (the source code of Python's standard library, tokenised; held out are whole files, chosen by a
-    hash of their names) or the path of a UTF-8 text file (words are what white space separates, `<eol>` ends a line;
-    held out is the last part). `vocabulary_limit`: words kept, `<unk>` among them; the vocabulary is that of the
-    training part. `held_out`: share in [0, 1). `cache_dir`: default $XDG_CACHE_HOME/hybridmpi. The result is a function
-    of the arguments and of the files read: every run, rank count and machine with those files gets the same ids.
+    hash of their names) or the path of a UTF-8 text file (words are what white space separates, `<unk>` being
+    one that is not known, and `<eol>`, which the text must not have, the end of a line; held out is the last
+    part). `vocabulary_limit`: words kept, `<unk>` among them; the vocabulary is that of the training part. `held_out`:
+    share in [0, 1). `cache_dir`: default $XDG_CACHE_HOME/hybridmpi. The result is a function of the arguments and of
+    the files read: every run, rank count and machine with those files gets the same ids.
     Raises UsageError for wrong arguments; DataError for a source that is missing, empty or no text.
     """
     if not 0 <= held_out < 1:
@@ -129,10 +130,21 @@ class _TextFile:
 
     def read(self, provisional: Provisional) -> tuple[np.ndarray, np.ndarray]:
         """Return the provisional ids of both parts: the cut is at a word, `held_out` of all words from the end."""
-        blocks = (text.replace("\n", f" {END_OF_LINE} ").split() for text in self.file.blocks())
+        blocks = (text.replace("\n", f" {END_OF_LINE} ").split() for text in self._checked_blocks())
         ids = np.concatenate([provisional.encode(words) for words in blocks])
         if set(provisional) <= {"<unk>", END_OF_LINE}:
             size = self.file.status.st_size
             raise DataError(f"data source '{self.file.path}' has no words: its {size} bytes are white space")
         cut = len(ids) - round(len(ids) * self.share)
         return ids[:cut], ids[cut:]
+
+    def _checked_blocks(self) -> Iterator[str]:
+        """Yield the text in blocks; refuse a word that is no word."""
+        before = 0
+        for text in self.file.blocks():
+            if END_OF_LINE in text:  # as a part of a word it may stand there
+                for number, line in enumerate(text.split("\n"), before + 1):
+                    if END_OF_LINE in line.split():
+                        self.file.refuse(END_OF_LINE, number, "the end of a line")
+            before += text.count("\n")
+            yield text

@@ -12,6 +12,7 @@ from hybridmpi.data.sharding import shard
 from hybridmpi.errors import DataError, UsageError
 from hybridmpi.field_types import Count, Natural, Seed, checks_arguments
 from hybridmpi.graphs import Graphs
+from hybridmpi.inputs import integers
 
 
 def deal(sizes: np.ndarray, ranks: int) -> np.ndarray:
@@ -23,9 +24,10 @@ def deal(sizes: np.ndarray, ranks: int) -> np.ndarray:
     """
     if ranks < 1:
         raise UsageError(f"graphs for {ranks} ranks: expected at least 1")
+    sizes = integers(sizes, "sizes of graphs", 0)
     owners = np.zeros(len(sizes), np.int64)
     loads = [(0, rank) for rank in range(ranks)]  # sorted, therefore a heap
-    for graph in np.argsort(-np.asarray(sizes, np.int64), kind="stable").tolist():
+    for graph in np.argsort(-sizes, kind="stable").tolist():
         load, rank = loads[0]
         owners[graph] = rank
         heapq.heapreplace(loads, (load + int(sizes[graph]), rank))

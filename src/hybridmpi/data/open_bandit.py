@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ IMPRESSION = ("timestamp", "item_id", "position", "click", *(f"user_feature_{i}"
 ITEM = ("item_id", *(f"item_feature_{i}" for i in range(4)))
 AFFINITY = "user-item_affinity_"
 ZEROS = ("0.0", "0")
+MOST_CLICKS = 1_000_000  # of one item by one user
 TABLES = ("policy", "campaign", "item", "position", *IMPRESSION[4:], *ITEM[2:], "hour")
 FEATURES = 3  # the item's number, and how often the user clicked this item and all items before, as log(1 + n)
 
@@ -145,13 +147,13 @@ class _Impression:
 def _impressions(folder: Path) -> list[_Impression]:
     """Return the impressions of one policy and campaign."""
     policy, campaign = folder.parts[-2:]
-    items = {line[0]: line[1:] for _, line in _lines(folder / ITEMS, ITEM)}
+    items = _items(folder / ITEMS)
     path, found = folder / f"{campaign}.csv", []
     for number, (time, item, position, clicked, *user, before) in _lines(path, IMPRESSION, AFFINITY):
         try:
             of_item, *kinds = items[item]
-            counts = {name: round(float(count)) for name, count in before.items()}
-            numbers = (float(of_item), *np.log1p([counts.get(item, 0), sum(counts.values())]).tolist())
+            counts = {name: _count(count) for name, count in before.items()}
+            numbers = (of_item, *np.log1p([counts.get(item, 0), sum(counts.values())]).tolist())
             at = datetime.fromisoformat(time)
             impression = _Impression(
                 at.replace(tzinfo=at.tzinfo or UTC),
@@ -162,11 +164,34 @@ def _impressions(folder: Path) -> list[_Impression]:
             )
         except (KeyError, ValueError) as error:
             raise DataError(
-                f"{path}, line {number}: {error}: expected an item of {ITEMS}, a click of 0 or 1, counts of clicks and "
-                "a time such as 2019-11-24 00:03:13"
+                f"{path}, line {number}: {error}: expected an item of {ITEMS}, a click of 0 or 1, counts of clicks "
+                f"from 0 to {MOST_CLICKS:,} and a time such as 2019-11-24 00:03:13"
             ) from error
         found.append(impression)
     return found
+
+
+def _items(path: Path) -> dict[str, tuple[float, ...]]:
+    """Return the number and the kinds of every item."""
+    found = {}
+    for number, (item, of_item, *kinds) in _lines(path, ITEM):
+        try:
+            value = float(of_item)
+        except ValueError:
+            value = math.nan
+        if not abs(value) <= float(np.finfo(np.float32).max) or item in found:
+            what = f"item {item!r} a second time" if item in found else f"{ITEM[1]} is {of_item!r}"
+            raise DataError(f"{path}, line {number}: {what}: expected a line for each item, with a finite number")
+        found[item] = (value, *kinds)
+    return found
+
+
+def _count(text: str) -> int:
+    """Return how often a user clicked something before. Raises ValueError for what is no such number."""
+    count = float(text)
+    if not 0 <= count <= MOST_CLICKS:
+        raise ValueError(f"a count of {text}")
+    return round(count)
 
 
 def _lines(path: Path, wanted: Sequence[str], prefix: str = "") -> Iterator[tuple[int, list[Any]]]:

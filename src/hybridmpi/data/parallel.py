@@ -122,9 +122,9 @@ def _restored(arrays: dict[str, np.ndarray], texts: dict[str, object]) -> Parall
     return ParallelText(*parts, *vocabularies, texts["description"])
 
 
-def _words(pair: Pair) -> tuple[str, ...]:
+def _words(pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what is equal for equal pairs alone."""
-    return (*pair[0], END, *pair[1])
+    return tuple(pair[0]), tuple(pair[1])
 
 
 class _Syntax:
@@ -170,6 +170,10 @@ class _TextFiles:
                 f"'{self.files[0].path}' has {len(sides[0]):,} lines and '{self.files[1].path}' {len(sides[1]):,}: "
                 "expected a sentence on each line and its translation on the same line of the other file"
             )
+        for file, lines in zip(self.files, sides, strict=True):
+            for number, words in enumerate(lines, 1):
+                if END in words:
+                    file.refuse(END, number, "the end of a sentence")
         some = [p for p in zip(*sides, strict=True) if all(1 <= len(words) <= self.longest for words in p)]
         self.left_out = len(sides[0]) - len(some)
         pairs = distinct(some, _words, set())[: self.most]

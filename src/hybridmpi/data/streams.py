@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridmpi import inputs
 from hybridmpi.data.sharding import block
-from hybridmpi.errors import DataError
+from hybridmpi.errors import DataError, UsageError
 from hybridmpi.field_types import Count, Natural, checks_arguments
 
 
@@ -49,6 +50,9 @@ class Streams:
 
     @checks_arguments
     def __init__(self, tokens: np.ndarray, streams: Count, steps: Count, rank: Natural = 0, ranks: Count = 1) -> None:
+        tokens = inputs.plain_array(tokens, "tokens")
+        if tokens.ndim != 1 or (len(tokens) and tokens.dtype.kind not in "iu"):
+            raise UsageError(f"tokens of dtype {tokens.dtype}, shape {tokens.shape}: expected one row of integers")
         self.first_stream, self.count = block(streams, rank, ranks)
         length = (len(tokens) - 1) // streams if len(tokens) else 0
         if length < steps:
@@ -102,7 +106,8 @@ def held_out_streams(tokens: np.ndarray, streams: Count, steps: Count, rank: Nat
     between equal `streams`, since each stream begins without context; they are the same for any number of ranks. Local.
     Raises DataError for fewer than two words.
     """
-    if len(tokens) < 2:
+    tokens = inputs.plain_array(tokens, "tokens")
+    if tokens.size < 2:
         raise DataError(f"a held-out text of {len(tokens)} words: at least 2 are needed; raise data.held_out")
     streams = max(1, min(streams, (len(tokens) - 1) // steps))
     return Streams(tokens, streams, min(steps, len(tokens) - 1), rank, ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from hybridmpi.errors import DataError
 
@@ -31,6 +32,13 @@ class TextFile:
     def identity(self) -> list[object]:
         """Return what a cache knows this file and its present content by. Local."""
         return ["text", str(self.path.resolve()), self.status.st_size, self.status.st_mtime_ns]
+
+    def refuse(self, word: str, line: int, meaning: str) -> NoReturn:
+        """Raise DataError for a word that stands for something else, `meaning`, in line `line`. Local."""
+        raise DataError(
+            f"data source '{self.path}', line {line:,}: the word '{word}' stands for {meaning} here: write it "
+            "otherwise in the text"
+        )
 
     def blocks(self) -> Iterator[str]:
         """Yield the text in blocks of whole lines, without the byte-order mark, with a newline at the very end. Local.

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from hybridmpi import inputs
 from hybridmpi.autograd import Parameter, Tensor, is_recording, record
+from hybridmpi.autograd.tensor import as_tensor
 from hybridmpi.dynamic.adjoint import differentiate
 from hybridmpi.dynamic.layout import RowOfVertex
 from hybridmpi.dynamic.memory import Pool
@@ -215,7 +217,8 @@ def _names(trace: Trace, operations: tuple[str, ...], following: bool = False) -
 
 def _input(graphs: Graphs, name: str, value: Any) -> Input:
     rows, positions = value if isinstance(value, tuple) else (value, None)
-    if not isinstance(rows, Tensor) or len(rows.shape) != 2:
+    rows = as_tensor(rows, None, f"input '{name}'")
+    if len(rows.shape) != 2:
         raise UsageError(f"input '{name}' is {rows!r}: expected a tensor [rows, width], or (tensor, positions)")
     if positions is None:
         if len(rows) != graphs.vertices:
@@ -224,13 +227,12 @@ def _input(graphs: Graphs, name: str, value: Any) -> Input:
                 "positions)"
             )
         positions = np.arange(graphs.vertices)
-    positions = np.asarray(positions)
-    if positions.shape != (graphs.vertices,) or positions.dtype.kind not in "iu":
+    positions = inputs.integers(positions, f"input '{name}': position")
+    if positions.shape != (graphs.vertices,):
         raise UsageError(
-            f"positions {positions.shape} of {positions.dtype} of input '{name}': expected integers "
-            f"({graphs.vertices},), a row for each vertex"
+            f"positions {positions.shape} of input '{name}': expected ({graphs.vertices},), a row for each vertex"
         )
-    return Input(rows, positions.astype(np.int64, copy=False))
+    return Input(rows, positions)
 
 
 def outputs_of(run: Run, inputs: Mapping[Any, Input], parameters: list[Parameter]) -> dict[str, Tensor]:

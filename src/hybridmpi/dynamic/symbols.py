@@ -18,6 +18,9 @@ ROWS = -1
 """Stands for the number of rows in the shape of a symbol: each operation treats every row alike."""
 
 
+_NO_VALUES = np.empty(0, np.float32)
+
+
 class Symbol(Traced):
     """Stands for one row for each vertex (child, input row): a tensor [rows, *shape] without values."""
 
@@ -25,7 +28,7 @@ class Symbol(Traced):
 
     def __init__(self, trace: Trace, node: Node) -> None:
         self.trace, self.node = trace, node
-        super().__init__(None, requires_grad=node.follows)
+        super().__init__(_NO_VALUES, requires_grad=node.follows)
 
     @property
     def data(self) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridmpi import inputs
 from hybridmpi.errors import DataError, UsageError
 from hybridmpi.graphs.graphs import Graphs
 
@@ -123,25 +124,22 @@ def _starts(counts: Any) -> np.ndarray:
 
 
 def _row(what: str, given: Any) -> np.ndarray:
-    array = np.asarray(given)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise UsageError(f"{what} of dtype {array.dtype} and shape {array.shape}: expected one row of integers")
-    return array.astype(np.int64)
+    array = inputs.integers(given, what)
+    if array.ndim != 1:
+        raise UsageError(f"{what} of shape {array.shape}: expected one row of integers")
+    return array
 
 
 def _edge_table(graph: int, given: Any) -> np.ndarray:
-    try:
-        array = np.asarray(given)
-    except ValueError:  # some edges with a slot and some without
-        array = np.empty(0, object)
-    if array.size == 0 and array.dtype != object:
+    array = inputs.integers(given, f"graph {graph}: edges")  # not some edges with a slot and some without
+    if not array.size:
         return np.empty((0, 2), np.int64)
-    if array.ndim != 2 or array.shape[1] not in (2, 3) or array.dtype.kind not in "iu":
+    if array.ndim != 2 or array.shape[1] not in (2, 3):
         raise UsageError(
-            f"graph {graph}: edges of dtype {array.dtype} and shape {array.shape}: expected integers, (child, parent) "
-            "or (child, parent, slot) for all edges"
+            f"graph {graph}: edges of shape {array.shape}: expected (child, parent) or (child, parent, slot) for all "
+            "edges"
         )
-    return array.astype(np.int64)
+    return array
 
 
 def _laid_out(rows: list[np.ndarray]) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridmpi import inputs
 from hybridmpi.errors import DataError, UsageError
 from hybridmpi.graphs import structure
 
@@ -196,8 +197,9 @@ class Graphs:
         return Graphs._checked(self.type_names, self.data | self._fitting(arrays), **structural)
 
     def _fitting(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        fitting = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        for name, given in arrays.items():
+        plain = {name: inputs.plain_array(array, f"data '{name}'") for name, array in arrays.items()}
+        fitting = {name: np.ascontiguousarray(array) for name, array in plain.items()}
+        for name, given in plain.items():
             if np.ndim(given) == 0 or len(fitting[name]) != self.vertices:
                 raise UsageError(
                     f"data '{name}' of shape {np.shape(given)} for {self.vertices} vertices: expected one entry for "
@@ -255,21 +257,11 @@ class Graphs:
 
 def _integers(name: str, given: Any, dtype: type) -> np.ndarray:
     """Return a row of integers as a contiguous array of `dtype`; none of them is changed by that."""
-    array = np.asarray(given)
-    if array.dtype == dtype and array.ndim == 1:
-        return np.ascontiguousarray(array)
+    limits = np.iinfo(dtype)
+    array = inputs.integers(given, name, limits.min, limits.max + (dtype != np.int64))
     if array.ndim != 1:
         raise UsageError(f"{name} of shape {array.shape}: expected one row of integers")
-    if not array.size:
-        return np.empty(0, dtype)  # whatever dtype an empty list has
-    if array.dtype.kind not in "iu":
-        raise UsageError(f"{name} of dtype {array.dtype}: expected integers; convert with .astype(numpy.int64)")
-    limits = np.iinfo(dtype)
-    outside = (array < limits.min) | (array > limits.max)
-    if outside.any():
-        place = int(np.argmax(outside))
-        raise UsageError(f"{name}: {array[place]} at position {place} does not fit into {np.dtype(dtype).name}")
-    return np.ascontiguousarray(array, dtype)
+    return array.astype(dtype, copy=False)
 
 
 def _names(given: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridmpi.checkpoint import Damage
-from hybridmpi.checkpoint.generations import find, generations
+from hybridmpi.checkpoint.generations import broken_manifests, find, generations
 from hybridmpi.checkpoint.layout import INDEX_FILE, MANIFEST_FILE, Progression
 from hybridmpi.checkpoint.manifest import read_manifest
 from hybridmpi.checkpoint.places import told_array, told_rows
@@ -51,13 +51,11 @@ def _opens(directory: Path) -> bool:
 
 def _broken_manifests(root: Path) -> list[dict[str, Any]]:
     """Return the damage of generations below `root` whose manifest is there, but not what was written."""
-    found = []
-    for directory in generations(root):
-        if (directory / MANIFEST_FILE).exists() and not _opens(directory):
-            name = f"{directory.name}/{MANIFEST_FILE}"
-            text = "not what was written: this generation no longer counts as a checkpoint"
-            found.append(asdict(Damage(name, "", text)) | {"parameter": None, "slot": None, "rows": None})
-    return found
+    text = "not what was written: this generation no longer counts as a checkpoint"
+    return [
+        asdict(Damage(f"{directory.name}/{MANIFEST_FILE}", "", text)) | {"parameter": None, "slot": None, "rows": None}
+        for directory, _ in broken_manifests(root)
+    ]
 
 
 def _told(directory: Path, damage: Damage) -> dict[str, Any]:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass
 
 import numpy as np
 
 from hybridmpi.graphs import Graphs
+
+# More than this, exp has no double for.
+LARGEST_LOSS = 700.0
+
+
+def perplexity(loss: float) -> float:
+    """Return exp of a mean loss in nats, of LARGEST_LOSS at most: one that has diverged is told, too. Local."""
+    return math.exp(min(loss, LARGEST_LOSS))
 
 
 @dataclass(frozen=True, slots=True)

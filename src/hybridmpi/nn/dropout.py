@@ -7,6 +7,7 @@ import numpy as np
 from hybridmpi import autograd
 from hybridmpi.arrays import namespace
 from hybridmpi.autograd import Tensor, draws
+from hybridmpi.autograd.tensor import as_tensor
 from hybridmpi.field_types import Share, checks_arguments
 from hybridmpi.nn.module import Module
 
@@ -20,6 +21,7 @@ class Dropout(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x with dropout, or x itself in evaluation or at rate 0. Local; draws for "dropout"."""
+        x = as_tensor(x, None, "Dropout")
         if not self.training or not self.rate:
             return x
         uniform = draws.generator("dropout").random(x.shape, np.float32)

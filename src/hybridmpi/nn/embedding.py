@@ -13,8 +13,9 @@ from hybridmpi.autograd.initial import Initial, check_initial
 from hybridmpi.autograd.tracing import body
 from hybridmpi.errors import UsageError
 from hybridmpi.field_types import Count, Natural, checks_arguments
+from hybridmpi.inputs import integers
 from hybridmpi.nn.module import Module
-from hybridmpi.sparse.rows import SparseRows, check_ids
+from hybridmpi.sparse.rows import SparseRows, distinct_row_ids, row_ids
 
 
 class Store(Protocol):
@@ -69,24 +70,27 @@ class Embedding(Module):
         return gather_rows(self.rows_of(distinct), positions)
 
     def distinct(self, ids: Any) -> tuple[Any, Any]:
-        """Return the distinct ids, sorted int64 [u], and where each of `ids` is among them, int64 of ids.shape. Local.
+        """Return the distinct ids, sorted int64 [u], and where each of `ids` is among them, int64 of their shape.
+        Local.
 
         Raises SparseIndexError for an id outside [0, rows).
         """
-        distinct, positions = kernels.unique_inverse(self.check(ids).reshape(-1), self.rows)
+        ids = self.check(ids)
+        distinct, positions = kernels.unique_inverse(ids.reshape(-1), self.rows)
         return distinct, positions.reshape(ids.shape)
 
     def check(self, ids: Any) -> Any:
-        """Return `ids` as int64. Local. Raises SparseIndexError for one outside [0, rows)."""
-        check_ids(ids, self.rows, self._attached().name)
-        return ids.astype(np.int64, copy=False)
+        """Return `ids` as an int64 array of its own. Local. Raises SparseIndexError for one outside [0, rows)."""
+        return row_ids(ids, self.rows, self._attached().name)
 
     def rows_of(self, distinct: Any) -> Tensor:
         """Return the rows of sorted, distinct int64 ids [u] as a tensor [u, dim]. Local; pulls from the store.
 
-        For operations that index by themselves. The ids are taken as checked: use `distinct`, or ids known to be right.
+        For operations that index by themselves. Raises SparseIndexError for ids that are not so: `distinct` makes them.
         """
-        values = self._attached().pull(distinct)
+        store = self._attached()
+        distinct = distinct_row_ids(distinct, self.rows, store.name)
+        values = store.pull(distinct)
         if not is_recording():
             return Tensor(values)
         gradients = self._gradients
@@ -98,6 +102,7 @@ class Embedding(Module):
 
         Raises SparseIndexError for an id that is no row.
         """
+        ids = integers(ids, f"table '{self._attached().name}': id")
         shown = ids >= 0
         distinct, places = self.distinct(ids[shown])
         positions = np.full(ids.shape, -1)

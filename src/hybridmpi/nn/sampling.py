@@ -8,7 +8,10 @@ import numpy as np
 
 from hybridmpi import autograd
 from hybridmpi.autograd import Tensor
+from hybridmpi.autograd.tensor import as_tensor
+from hybridmpi.errors import UsageError
 from hybridmpi.field_types import Count, checks_arguments
+from hybridmpi.inputs import integers
 from hybridmpi.nn.embedding import Embedding
 
 
@@ -29,6 +32,7 @@ class LogUniform:
 
     def log_chance(self, ids: np.ndarray) -> np.ndarray:
         """Return the logarithm of each id's chance to be drawn at all, 1 - (1 - P(id)) ** samples, float64. Local."""
+        ids = integers(ids, "LogUniform: id", 0, self.rows)
         share = np.log1p(1 / (ids + 1.0)) / math.log(self.rows + 1)
         with np.errstate(divide="ignore"):  # a single row is drawn for certain
             return np.log(-np.expm1(self.samples * np.log1p(-share)))
@@ -51,8 +55,12 @@ def sampled_softmax(
     sampled_softmax_loss over unique candidates). The expected number of draws in its place, 60 for the most frequent
     word, would divide the own class by 60 and leave it as it is among the others' candidates.
     """
-    drawn = np.unique(candidates)
-    ids = np.concatenate([np.asarray(targets, np.int64), drawn])
+    hidden = as_tensor(hidden, None, "sampled_softmax: hidden")
+    targets = output.check(targets)
+    if targets.ndim != 1:
+        raise UsageError(f"sampled_softmax: targets {targets.shape}: expected one row")
+    drawn = np.unique(output.check(candidates))
+    ids = np.concatenate([targets, drawn])
     distinct, positions = output.distinct(ids)
     corrections = -sampler.log_chance(ids).astype(hidden.dtype)
     return autograd.sampled_softmax(

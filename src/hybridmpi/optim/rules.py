@@ -119,7 +119,9 @@ class Adam(Optimizer):
     """Adam (Kingma and Ba 2015), as in torch.optim.Adam: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
     w -= rate m^ / (sqrt(v^) + epsilon), where ^ divides by 1 - beta^step.
 
-    The row form is lazy Adam, as torch.optim.SparseAdam: moments decay only on steps that touch their row.
+    The row form is lazy Adam: moments decay only on steps that touch their row, while `step` counts all. In that it is
+    as torch.optim.SparseAdam, which however adds epsilon to sqrt(v), not to sqrt(v^): its epsilon is larger than here
+    by 1 / sqrt(1 - beta2^step), 32 times in the first step.
     """
 
     name = "adam"

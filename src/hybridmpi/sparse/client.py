@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from hybridmpi import kernels
+from hybridmpi.collectives.summands import largest_summand, unfit_to_sum
 from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.asking import Asking, Questions
@@ -24,6 +25,7 @@ from hybridmpi.sparse.node_pull import NodePull
 from hybridmpi.sparse.node_sum import NodeSum
 from hybridmpi.sparse.norms import SCALAR_BYTES, ClientNorms, Norm, norm_of
 from hybridmpi.sparse.requests import Question
+from hybridmpi.sparse.rows import distinct_row_ids
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.sparse.wire import Outgoing, Sender, pack_push
 from hybridmpi.traffic import Traffic
@@ -264,18 +266,17 @@ class Client:
 
     def unfit(self, table: int, ids: np.ndarray, values: np.ndarray) -> str:
         """Say what forbids to push a table's row gradients, [n, dim]: values that are not finite, or too large for the
-        wire to another node. "" if nothing does. Local; before the ranks agree on the step."""
+        sum over the ranks or the wire to another node. "" if nothing does. Local; before the ranks agree on the step.
+        """
         forms = [forms[table] for forms in self._forms]
         # What a node's ranks add up before it is rounded must not exceed it either; averages do not.
-        summed = self.node_sum is not None and self.specs[table].reduction == "sum"
-        ranks = self.node_sum.ranks if summed else 1
-        largest = min((form.largest / ranks for form in forms if form.largest is not None), default=None)
-        bad = kernels.nonfinite_count(values) if largest is None else kernels.count_beyond(values, largest)
-        if not bad:
+        name, mean = self.specs[table].name, self.specs[table].reduction == "mean"
+        ranks = self.node_sum.ranks if self.node_sum is not None and not mean else 1
+        clients = len(self.world.clients)
+        carried = [form.largest / ranks for form in forms if form.largest is not None]
+        if not kernels.count_beyond(values, min([largest_summand(values.dtype, clients, mean), *carried])):
             return ""
-        name, found = self.specs[table].name, []
-        if count := kernels.nonfinite_count(values):
-            found.append(f"{count} of {values.size} values in the gradient of '{name}' are not finite")
+        found = [text] if (text := unfit_to_sum(values, name, clients, mean)) else []
         for owner, (where, _) in enumerate(self._maps[table].split(ids)):
             form, part = forms[owner], values[where]
             if form.largest is not None and (
@@ -295,6 +296,8 @@ class Client:
         of everybody. One message per owner, in rounds if it is larger than a slot; with a node sum, of a node's ranks
         together.
         """
+        for table, ids, _ in gradients:
+            distinct_row_ids(ids, self.specs[table].rows, self.specs[table].name)
         # A model may push without having pulled: an owner has one step open at a time.
         self.wait_for_version()
         pending = None

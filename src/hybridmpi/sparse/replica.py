@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hybridmpi import kernels
+from hybridmpi.sparse.rows import distinct_row_ids
 from hybridmpi.sparse.shard import Shard
 from hybridmpi.sparse.spec import TableSpec
 
@@ -27,7 +28,8 @@ class Replica:
         self.pull_seconds = 0.0
 
     def pull(self, ids: np.ndarray) -> np.ndarray:
-        """Return the rows `ids` (unique, sorted, checked) as [n, dim]."""
+        """Return the rows `ids` (unique, sorted, else SparseIndexError) as [n, dim]."""
+        ids = distinct_row_ids(ids, self.rows, self.name)
         started = time.perf_counter()
         rows = np.empty((len(ids), self.dim), self.dtype)
         kernels.gather(self.shard.values, ids, out=rows)

@@ -1,12 +1,16 @@
-"""SparseRows: some rows of a table, what a sparse gradient or a pull is; and the check of row ids."""
+"""SparseRows: some rows of a table, what a sparse gradient or a pull is; and the entrance of row ids."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from hybridmpi import inputs
 from hybridmpi.errors import SparseIndexError
+
+_REMEDY = "Give the table more rows or map unknown ids to one row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +36,16 @@ class SparseRows:
         return dense
 
 
-def check_ids(ids: np.ndarray, num_rows: int, table: str) -> None:
-    """Raise SparseIndexError unless every id lies in [0, num_rows). Local.
+def row_ids(ids: Any, num_rows: int, table: str) -> np.ndarray:
+    """Return ids in [0, num_rows) as an int64 array of its own, of the shape given. Local.
 
-    The one check of row ids: it runs on entry, before anything is made unique or sent, so that a bad id changes
-    nothing. The message names the table, the range seen and the first offending position.
+    The one entrance of row ids: it runs before anything is made unique or sent, so that a bad id changes nothing.
+    Raises SparseIndexError for an id outside, which names the table, the range seen and the first offending position;
+    UsageError for what is no array of integers.
     """
-    if ids.size == 0:
-        return
-    if ids.dtype.kind not in "iu":
-        raise SparseIndexError(f"table '{table}': row ids must be integers, got dtype {ids.dtype}; cast them to int64")
-    low, high = int(ids.min()), int(ids.max())
-    if low >= 0 and high < num_rows:
-        return
-    flat = ids.reshape(-1)
-    first = int(np.flatnonzero((flat < 0) | (flat >= num_rows))[0])
-    place = tuple(int(i) for i in np.unravel_index(first, ids.shape))
-    raise SparseIndexError(
-        f"table '{table}': id {int(flat[first])} at position {place if len(place) != 1 else place[0]} of {ids.size} "
-        f"ids (shape {ids.shape}) is outside [0, {num_rows}); the ids seen span {low} to {high}. "
-        "Give the table more rows or map unknown ids to one row"
-    )
+    return inputs.integers(ids, f"table '{table}': id", 0, num_rows, SparseIndexError, _REMEDY)
+
+
+def distinct_row_ids(ids: Any, num_rows: int, table: str) -> np.ndarray:
+    """Return sorted, distinct ids [u] in [0, num_rows) as int64. Local. Raises SparseIndexError for other ids."""
+    return inputs.ascending(ids, f"table '{table}': id", num_rows, SparseIndexError)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybridmpi.errors import DamageError
 from hybridmpi.recording import Recording
 from hybridmpi.sparse.answering import Answering
 from hybridmpi.sparse.exchange import Exchange
@@ -235,14 +236,20 @@ class Server:
         """Return this owner's optimiser state of a table, in the order of its rows here. For small tables."""
         return self.shards[table].state
 
-    def command_load(self, directory: str, applied: int) -> None:
-        """Read this owner's rows from a checkpoint, whatever partition wrote it, and continue from `applied` steps."""
+    def command_load(self, directory: str, applied: int) -> str:
+        """Read this owner's rows from a checkpoint, whatever partition wrote it, and continue from `applied` steps.
+
+        Return "", or what is damaged: then rows are left as far as they came."""
         from hybridmpi.checkpoint import Checkpoint
 
-        saved = Checkpoint.open(directory)
-        dense = cache(saved.read_dense)
-        for shard in self.shards:
-            load_rows(saved, shard, dense)
-            shard.replaced(applied)
+        try:
+            saved = Checkpoint.open(directory)
+            dense = cache(saved.read_dense)
+            for shard in self.shards:
+                load_rows(saved, shard, dense)
+                shard.replaced(applied)
+        except DamageError as error:
+            return str(error)
         self.applied = applied
         self.publish()
+        return ""

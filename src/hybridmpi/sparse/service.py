@@ -322,6 +322,7 @@ def serve(world: World) -> None:
         if command == "end":
             return
         if command == "open":
+            world.listen()  # to live until the compute ranks have saved
             service = Service(world, **arguments)
             services[service.number] = service
         elif command == "clock":

@@ -8,6 +8,7 @@ import numpy as np
 
 from hybridmpi.sparse.client import Client
 from hybridmpi.sparse.reader import RowReader
+from hybridmpi.sparse.rows import distinct_row_ids
 from hybridmpi.sparse.spec import TableSpec
 
 
@@ -26,8 +27,9 @@ class Table:
         return self.client.specs[self.number]
 
     def pull(self, ids: np.ndarray) -> np.ndarray:
-        """Return the rows `ids` (unique, sorted, checked) as [n, dim], as they are after this rank's last push; in a
-        step no older than its reader's cache allows."""
+        """Return the rows `ids` (unique, sorted, else SparseIndexError) as [n, dim], as they are after this rank's last
+        push; in a step no older than its reader's cache allows."""
+        ids = distinct_row_ids(ids, self.rows, self.name)
         started = time.perf_counter()
         source = self.reader if self.reader is not None and self.reader.active else self.client
         rows = source.pull(self.number, ids)

@@ -17,7 +17,7 @@ from hybridmpi.world import World
 @dataclass
 class Report:
     """One rank's side of a step; `batch`: whether it has one, also of no examples; `loss` is the mean over its `weight`
-    examples, `rows` how many distinct rows it touches of each table."""
+    examples, `signal` whether it is to stop by a signal, `rows` how many distinct rows it touches of each table."""
 
     batch: bool = False
     weight: float = 0.0
@@ -25,6 +25,7 @@ class Report:
     failed: bool = False
     nonfinite: bool = False
     stop: bool = False
+    signal: bool = False
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
 
@@ -38,6 +39,7 @@ class Verdict:
     failed: int
     nonfinite: int
     stop: int
+    signal: int
     rows: np.ndarray
 
 
@@ -46,9 +48,9 @@ def agree(world: World, report: Report, tables: int = 0, what: str = "agreement"
 
     `tables`: of how many every report counts rows, also one that has counted none. `what`: see World.meet.
     """
-    # A non-finite loss must not poison the sum: it is reported by its flag.
-    loss = report.loss * report.weight if np.isfinite(report.loss) else 0.0
-    told = (report.weight, loss, report.batch, report.failed, report.nonfinite, report.stop)
+    # That one is not finite is told by its flag. The mean is then NaN: it is not that of the other ranks.
+    loss = report.loss * report.weight if np.isfinite(report.loss) else np.nan
+    told = (report.weight, loss, report.batch, report.failed, report.nonfinite, report.stop, report.signal)
     mine = np.zeros(len(told) + tables)
     mine[: len(told)] = told
     mine[len(told) : len(told) + len(report.rows)] = report.rows

@@ -199,8 +199,9 @@ class Asynchronous:
         trainer, world = self.trainer, self.world
         self.leave()
         stop = self._asked_to_stop or self._client.stop_seen
-        verdict = agree(world, Report(stop=stop), what="Trainer.settle")
+        verdict = agree(world, Report(stop=stop, signal=stop and world.stop_requested()), what="Trainer.settle")
         self.stopped = verdict.stop > 0
+        world.stopped |= verdict.signal > 0
         (updates, *_) = trainer.service.call("settle")
         self._client.begin_anew()
         # A request that has come since then is told anew.

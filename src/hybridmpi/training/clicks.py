@@ -106,9 +106,11 @@ class ClickTask(Task):
             best, best_curve = _loss(true, labels), area_under_curve(true, labels)
             text += f"; the model that drew the labels: {best:.4f}, {best_curve:.4f}"
             values |= {"best_log_loss": best, "best_auc": None if math.isnan(best_curve) else best_curve}
+        if broken := int(np.isnan(logits).sum()):
+            text += f"; {broken:,} SCORES ARE NaN"
         return Evaluation(
             f"held-out log loss {loss:.4f}, AUC {curve:.4f} on {len(labels):,} examples ({text})",
-            # Without a click, or with nothing else, there is no AUC; JSON has no NaN.
+            # Without a click, with nothing else, or with scores that are NaN there is no AUC; JSON has no NaN.
             {"log_loss": loss, "auc": None if math.isnan(curve) else curve, **values, "examples": len(labels)},
         )
 

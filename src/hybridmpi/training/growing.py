@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from hybridmpi.autograd import no_grad
 from hybridmpi.data.graph_baselines import frequencies
 from hybridmpi.field_types import Count, FilePath, OptionalPath, Range, Share
 from hybridmpi.graphs import Graphs
+from hybridmpi.models.score import perplexity
 from hybridmpi.models.td_tree_lstm import TopDownTreeLSTM
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
 from hybridmpi.training.task import Evaluation, Task
@@ -142,10 +142,10 @@ class GrowingTask(Task):
         drawn = world.from_root(lambda: self.model.draw(1, DRAWN_LEVELS, self.job.training.seed)[0])
         shown = bracketed(drawn, self.words())
         text = (
-            f"held-out loss {loss:.4f} a vertex, perplexity {math.exp(loss):.2f}; by frequencies alone {known:.4f}, "
-            f"{math.exp(known):.2f}; a tree drawn: {shown}"
+            f"held-out loss {loss:.4f} a vertex, perplexity {perplexity(loss):.2f}; by frequencies alone {known:.4f}, "
+            f"{perplexity(known):.2f}; a tree drawn: {shown}"
         )
-        values = {"loss": loss, "perplexity": math.exp(loss), "vertices": int(vertices), "drawn": shown}
+        values = {"loss": loss, "perplexity": perplexity(loss), "vertices": int(vertices), "drawn": shown}
         return Evaluation(text, {**values, "baselines": {"the frequencies of kinds and numbers of children": known}})
 
     def words(self) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from hybridmpi import data
 from hybridmpi.field_types import Count, FilePath, OptionalPath, Range, Share
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.models.prediction import Softmax
+from hybridmpi.models.score import perplexity
 from hybridmpi.training.job import CheckpointSection, Job
 from hybridmpi.training.task import Evaluation, Task
 from hybridmpi.world import World
@@ -88,11 +88,11 @@ class LanguageTask(Task):
             loss, words = loss + batch_loss, words + batch_words
         parts = world.gather((loss, words))
         loss, words = (sum(column) for column in zip(*parts, strict=True))
-        perplexity = math.exp(min(loss / words, 700.0))
+        reached = perplexity(loss / words)
         unigram = self.data.vocabulary.unigram_perplexity(held_out)
         return Evaluation(
-            f"held-out perplexity {perplexity:.1f} on {words:,} words (unigram model: {unigram:.1f})",
-            {"perplexity": perplexity, "unigram_perplexity": unigram, "words": words},
+            f"held-out perplexity {reached:.1f} on {words:,} words (unigram model: {unigram:.1f})",
+            {"perplexity": reached, "unigram_perplexity": unigram, "words": words},
         )
 
     def words(self) -> list[str]:

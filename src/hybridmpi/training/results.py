@@ -15,10 +15,11 @@ class StepResult:
     """What a step did, the same on every compute rank, but for the times and bytes, which are this rank's. Where ranks
     do not train synchronously, all of it is this rank's own.
 
-    `loss`: mean over all examples of all ranks, NaN without any; `examples`: how many; `skipped`: nothing was updated
-    since something was not finite. `seconds` by phase and `bytes` by category are of this step; `hidden_seconds`: how
-    long sums of dense gradients were under way while backward went on. `notes`: what was changed after it, and why, in
-    words. `rows`: with prefetch or a cache, what became of the rows wanted of other nodes (sparse/reader.py: COUNTS).
+    `loss`: mean over all examples of all ranks, NaN without any, or where the loss of a rank is not finite; `examples`:
+    how many; `skipped`: nothing was updated since something was not finite. `seconds` by phase and `bytes` by category
+    are of this step; `hidden_seconds`: how long sums of dense gradients were under way while backward went on. `notes`:
+    what was changed after it, and why, in words. `rows`: with prefetch or a cache, what became of the rows wanted of
+    other nodes (sparse/reader.py: COUNTS).
     """
 
     step: int
@@ -44,7 +45,7 @@ def loss_of(model: Module, batch: Any) -> tuple[Tensor, float]:
     """Return what `model.loss` returns for a batch, and its value. Local. Raises UsageError unless it is a Tensor of
     one number."""
     loss = model.loss(batch)
-    if not isinstance(loss, Tensor) or loss.size != 1 or loss.dtype.kind != "f":
+    if not isinstance(loss, Tensor) or loss.size != 1:
         found = f"{loss!r}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise UsageError(
             f"{type(model).__name__}.loss(batch) returned {found}: expected a Tensor of one number, the mean loss over "

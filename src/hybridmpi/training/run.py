@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hybridmpi.checkpoint import Checkpoint, newest
+from hybridmpi.checkpoint.generations import generations
+from hybridmpi.checkpoint.layout import MANIFEST_FILE
 from hybridmpi.errors import STOPPED, CheckpointError, UsageError
 from hybridmpi.planning.modes import Mode
-from hybridmpi.streams import say
+from hybridmpi.streams import say, write
 from hybridmpi.training.asynchronous import describe_staleness
 from hybridmpi.training.job import Job
 from hybridmpi.training.kinds import task_of
+from hybridmpi.training.loading import load
 from hybridmpi.training.metrics import Metrics
 from hybridmpi.training.options import dense_options, sparse_options
 from hybridmpi.training.partition_search import PartitionTuning
@@ -28,6 +30,7 @@ from hybridmpi.training.progress import Progress
 from hybridmpi.training.sparsity import as_json, as_table
 from hybridmpi.training.trace import Trace
 from hybridmpi.training.trainer import StepResult, Trainer
+from hybridmpi.wording import plural
 from hybridmpi.world import World
 
 
@@ -48,7 +51,6 @@ def run_job(
     run.begin(resume)
     if trace:
         run.record(trace, trace_steps)
-    run.trainer.stop_requested = world.stop_requested
     try:
         return run.train()
     finally:
@@ -110,12 +112,22 @@ class Run:
             )
         self.trainer = self.open_trainer()
         found = self._resume(resume) if resume is not None else {}
-        self.tuning = PartitionTuning(self.trainer, found.get("search")) if job.sparse.search else None
+        self.tuning = self._search(found.get("search")) if job.sparse.search else None
         self.metrics = self._open_metrics(None if resume is None else self.trainer.step)
         self.progress = Progress(job.training.steps, job.training.progress, self.task.unit) if self.root else None
         self.trace: Trace | None = None
         self.evaluated = -1
         self.examples = 0
+
+    def _search(self, state: Any) -> PartitionTuning:
+        """Return the search for numbers of parts, as an earlier run left it; a checkpoint may say anything of it."""
+        try:
+            return PartitionTuning(self.trainer, state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise CheckpointError(
+                f"meta['search'] of the checkpoint is not what a search for parts left ({error!r}): set "
+                "sparse.search = false, or resume from another checkpoint"
+            ) from error
 
     def record(self, path: str, steps: tuple[int, int] | None) -> None:
         """Let a timeline of some steps be written to `path`. Collective over compute."""
@@ -137,12 +149,12 @@ class Run:
         return found
 
     def _newest(self) -> str | None:
-        """Return the newest checkpoint of this job, None if there is none yet."""
+        """Return where the newest checkpoint of this job is to be found, None if there is none yet."""
         root = self.job.checkpoint.directory
-        found = newest(root)
-        if found is None:
-            say(f"no checkpoint in {root} yet: from the start")
-        return None if found is None else str(found)
+        if any((directory / MANIFEST_FILE).exists() for directory in generations(root)):
+            return root
+        say(f"no checkpoint in {root} yet: from the start")
+        return None
 
     def _open_metrics(self, after: int | None) -> Metrics:
         """Open the metrics file on rank 0, to go on `after` that step; every rank hears of a failure."""
@@ -157,19 +169,20 @@ class Run:
 
     def _resume(self, path: str) -> dict[str, Any]:
         """Go on from a checkpoint and return its meta."""
+        meta = load(self.trainer, Path(path), self._accept)
+        if self.root:
+            say(f"resumed from {path}: step {self.trainer.step:,}")
+        return meta
 
-        def read() -> tuple[dict[str, Any], list[str] | None]:
-            saved = Checkpoint.open(path)
-            return saved.meta, saved.words()
-
-        meta, words = self.world.from_root(read)
-        wrote, section = meta.get("job", {}), self.job.data
-        if not wrote:
+    def _accept(self, path: Path, meta: Mapping[str, Any], words: list[str] | None) -> None:
+        """Raise unless a checkpoint was written by a job like this one, of the same data cut in the same way."""
+        wrote = meta.get("job")
+        if not isinstance(wrote, dict) or not isinstance(wrote.get("model"), dict):
             raise CheckpointError(
                 f"{path}: was not written by 'hybridmpi train': Trainer.load reads it. To train here, set another "
                 "checkpoint.directory"
             )
-        kind = wrote["model"]["kind"]
+        kind = wrote["model"].get("kind")
         if kind != self.job.model.kind:
             raise CheckpointError(
                 f"{path}: written by a job of kind {kind!r}, this one is of kind '{self.job.model.kind}': resume it "
@@ -177,22 +190,18 @@ class Run:
             )
         if words != self.task.words():
             raise CheckpointError(
-                f"{path}: its vocabulary is not that of '{section.source}' as this job reads it: ids would mean "
+                f"{path}: its vocabulary is not that of '{self.job.data.source}' as this job reads it: ids would mean "
                 "other words. Resume with the text, the vocabulary size and the held-out share of the first run"
             )
         now = describe_job(self.job)
         names = [key.split(".") if "." in key else ("data", key) for key in self.task.fixed]
-        if moved := [(section, key) for section, key in names if wrote[section][key] != now[section][key]]:
-            said = [
-                " and ".join(f"{section}.{key} = {job[section][key]}" for section, key in moved) for job in (wrote, now)
-            ]
+        before = {(section, key): _setting(path, wrote, section, key) for section, key in names}
+        if moved := [name for name in before if before[name] != now[name[0]][name[1]]]:
+            was = " and ".join(f"{section}.{key} = {before[section, key]}" for section, key in moved)
+            has = " and ".join(f"{section}.{key} = {now[section][key]}" for section, key in moved)
             raise UsageError(
-                f"{path}: trained with {said[0]}, this job has {said[1]}: the data would be cut differently; keep them"
+                f"{path}: trained with {was}, this job has {has}: the data would be cut differently; keep them"
             )
-        self.trainer.load(path)
-        if self.root:
-            say(f"resumed from {path}: step {self.trainer.step:,}")
-        return meta
 
     def train(self) -> int:
         """Train to the end, evaluate and save; return the exit code. Collective over compute."""
@@ -200,7 +209,7 @@ class Run:
         if self.root:
             say(str(trainer.plan))
             self.metrics.write("run", **self._description())
-        first_step, started = trainer.step, time.perf_counter()
+        first_step, skipped_before, started = trainer.step, trainer.skipped, time.perf_counter()
         # Steps and batches count together: every rank takes part in every step, and skipped steps count too.
         batches = self.batches(first_step)
         while trainer.step < job.training.steps:
@@ -217,16 +226,22 @@ class Run:
             self._say(self.trace.said)
         if trainer.stopped:
             directory = self._save()
-            self._end(seconds)
+            self._end(seconds, trainer.skipped - skipped_before)
+            self._warn_of_skipped(trainer.step - first_step, trainer.skipped - skipped_before)
             self._say(f"stopped by a signal after step {trainer.step:,}; checkpoint {directory}; --resume continues it")
             return STOPPED
         if job.training.evaluate != 0 and self.evaluated != trainer.step:
             self._evaluate()
         directory = self._save()
-        self._end(seconds)
-        done = trainer.step - first_step
+        done, skipped = trainer.step - first_step, trainer.skipped - skipped_before
+        self._end(seconds, skipped)
         examples = self.examples if trainer.synchronous else sum(world.gather(self.examples))
-        self._say(f"trained {done:,} steps, {examples:,} {self.task.unit} in {seconds:.1f} s, evaluations and all")
+        left_out = f", {skipped:,} of them skipped" if skipped else ""
+        self._say(
+            f"trained {plural(done, 'step')}{left_out}, {examples:,} {self.task.unit} in {seconds:.1f} s, evaluations "
+            "and all"
+        )
+        self._warn_of_skipped(done, skipped)
         if counts := self._record_staleness():
             self._say(describe_staleness(counts))
         if job.metrics_path:
@@ -235,12 +250,22 @@ class Run:
         world.barrier()
         return 0
 
-    def _end(self, seconds: float) -> None:
-        """Record and say what the run was like."""
+    def _warn_of_skipped(self, done: int, skipped: int) -> None:
+        """Say on stderr that steps, or all of them, have changed nothing."""
+        if self.root and skipped:
+            # With staleness, ranks skip steps of their own.
+            of = f"{skipped:,} of {plural(done, 'step')}" if skipped < done else f"all of {plural(done, 'step')}"
+            if not self.trainer.synchronous:
+                of = f"{plural(skipped, 'step')} of single ranks"
+            warning = f"hybridmpi: warning: {of} skipped, since something was not finite: the model has learned nothing"
+            write(sys.stderr, f"{warning} from them; lower the learning rate, or set training.clip\n")
+
+    def _end(self, seconds: float, skipped: int) -> None:
+        """Record and say what the run was like; `skipped` steps have changed nothing."""
         alphas = self.trainer.sparsity.so_far()
         if self.root:
             about = {"step": self.trainer.step, "seconds": round(seconds, 3), "stopped": self.trainer.stopped}
-            self.metrics.write("end", **about, sparsity=as_json(alphas))
+            self.metrics.write("end", **about, skipped=skipped, sparsity=as_json(alphas))
             if alphas:
                 self._say(as_table(alphas, self.trainer.exchange))
 
@@ -341,6 +366,14 @@ class Run:
     def _say(self, text: str) -> None:
         if self.root:
             self.progress.message(text)
+
+
+def _setting(path: Path, job: Mapping[str, Any], section: str, key: str) -> Any:
+    """Return a setting of the job that wrote a checkpoint. Local. Raises CheckpointError where it says none."""
+    settings = job.get(section)
+    if not isinstance(settings, dict) or key not in settings:
+        raise CheckpointError(f"{path}: its job says nothing of {section}.{key}: another version wrote it")
+    return settings[key]
 
 
 def describe_job(job: Job) -> dict[str, Any]:

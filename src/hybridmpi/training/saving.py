@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi.errors import CheckpointError
-from hybridmpi.training.placement import partitions, restore_partitions
+from hybridmpi.training.placement import partitions
 
 if TYPE_CHECKING:
     from hybridmpi.checkpoint import Behind, FileRecord, TableShard
@@ -39,12 +39,15 @@ class Saving:
         # Whether the thread that commits has begun too: if not, `save` itself has failed, and said so.
         self._to_be_whole = False
         self._given_up = Event()
+        # The damaged checkpoint of which some is loaded already, while nothing whole was loaded over it.
+        self.half_loaded: Path | None = None
 
     def save(self, root: Path, keep: int, meta: dict[str, Any], words: Any, behind: bool) -> Path:
         """Write a checkpoint below `root`; see Trainer.save."""
         from hybridmpi import checkpoint
 
         trainer, world, exchange = self.trainer, self.trainer.world, self.trainer.exchange
+        self.refuse_half_loaded()
         self.finish()
         full_meta = {**meta, **self._meta()}
 
@@ -128,10 +131,22 @@ class Saving:
         return directory if to_be_whole else None
 
     def check(self) -> None:
-        """Raise what has failed in a thread of this rank and was not raised by `finish` yet; do not wait. Local."""
+        """Raise what has failed in a thread of this rank and was not raised by `finish` yet; do not wait. Local.
+
+        Raises CheckpointError after a load that found damage, too: what is here is neither of one checkpoint nor new.
+        """
+        self.refuse_half_loaded()
         for behind in (self._share, self._whole):
             if behind is not None:
                 behind.check()
+
+    def refuse_half_loaded(self) -> None:
+        """Raise CheckpointError where a damaged checkpoint is loaded in part, so that nobody goes on from it. Local."""
+        if self.half_loaded is not None:
+            raise CheckpointError(
+                f"the parameters are in part those of {self.half_loaded}, which is damaged: load a whole one, "
+                "or begin with a new Trainer"
+            )
 
     @contextmanager
     def closing(self) -> Iterator[None]:
@@ -183,49 +198,6 @@ def _complete(
     return directory
 
 
-def load(trainer: Trainer, path: Path) -> dict[str, Any]:
-    """Continue `trainer` from a checkpoint; see Trainer.load. Collective over compute."""
-    from hybridmpi import checkpoint
-
-    world = trainer.world
-
-    def read() -> tuple[Any, ...]:
-        saved = checkpoint.Checkpoint.open(path.absolute())
-        wrote, now = saved.meta.get("optimizer", {}).get("name"), trainer.optimizer.name
-        if wrote != now:
-            raise CheckpointError(
-                f"{saved.directory}: written with optimizer '{wrote}', this run has '{now}': their state differs; "
-                "use the same kind of optimizer"
-            )
-        parameters, _ = trainer.dense_arrays()
-        saved.check(
-            {name: array.shape for name, array in parameters.items()},
-            {table.name: (table.rows, table.dim) for table in trainer.tables},
-            trainer.optimizer.slots,
-            {n: array.dtype for n, array in parameters.items()} | {t.name: t.dtype for t in trainer.tables},
-        )
-        return saved.directory, saved.meta, saved.read_dense(), saved.carried()
-
-    directory, meta, (values, state), carried = world.from_root(read)
-    trainer.adaptation.restore(meta["ways"])
-    trainer.sparsity.restore(meta["alphas"])
-    restore_partitions(trainer, meta.get("partitions", {}))
-    parameters, own_state = trainer.dense_arrays()
-    for name, array in parameters.items():
-        array[...] = values[name]
-    for slot, arrays in own_state.items():
-        for name, array in arrays.items():
-            array[...] = state[slot][name]
-    exchange = trainer.exchange
-    exchange.service.call("load", directory=str(directory), applied=meta["updates"])
-    if replicas := exchange.replicas():
-        world.together(lambda: _read_replicas(directory, replicas))
-    exchange.continue_from(meta["updates"])
-    trainer.step, trainer.skipped = meta["step"], meta["skipped"]
-    _deal_carried(trainer, carried)
-    return meta
-
-
 def _shares(replicas: list[Replica], rank: int, ranks: int) -> list[TableShard]:
     """Return what one of `ranks` compute ranks writes of the tables that all of them hold."""
     from hybridmpi.checkpoint import TableShard
@@ -241,34 +213,9 @@ def _shares(replicas: list[Replica], rank: int, ranks: int) -> list[TableShard]:
     return shards
 
 
-def _read_replicas(directory: Path, replicas: list[Replica]) -> None:
-    """Read the whole of the tables that this rank holds."""
-    from hybridmpi.checkpoint import Checkpoint
-    from hybridmpi.checkpoint.layout import Progression
-
-    saved = Checkpoint.open(directory)
-    for replica in replicas:
-        shard = replica.shard
-        saved.read_into(replica.name, [(Progression(0, 1, replica.rows), shard.values, shard.state)])
-
-
 def _gather_carried(trainer: Trainer) -> dict[str, np.ndarray]:
     """Return the model's carried arrays of all ranks, in the order of their streams; on every rank."""
     if not hasattr(trainer.model, "state_arrays"):
         return {}
     parts = trainer.world.gather(trainer.model.state_arrays())
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _deal_carried(trainer: Trainer, carried: dict[str, np.ndarray]) -> None:
-    """Give every rank its streams' part of the carried arrays, also when the number of ranks has changed."""
-    if not carried:
-        return
-    from hybridmpi.data import block
-
-    world = trainer.world
-    mine = {}
-    for name, array in carried.items():
-        first, count = block(len(array), world.compute.Get_rank(), world.compute.Get_size())
-        mine[name] = array[first : first + count].copy()
-    trainer.model.set_state_arrays(mine)

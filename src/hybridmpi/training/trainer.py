@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -30,10 +31,11 @@ from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
 from hybridmpi.training.endings import Nonfinite, raise_nonfinite, raise_together
 from hybridmpi.training.guards import require_same_parameters, require_same_values, require_trainable
+from hybridmpi.training.loading import load
 from hybridmpi.training.phases import Phases
 from hybridmpi.training.placement import balance, repartition
 from hybridmpi.training.results import ReadFailure, StepResult, loss_of
-from hybridmpi.training.saving import Saving, load
+from hybridmpi.training.saving import Saving
 from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
@@ -81,7 +83,9 @@ class Trainer:
         self.step = 0
         self.skipped = 0
         self._stopped = False
-        self.stop_requested: Callable[[], bool] = lambda: False
+        self.stop_requested: Callable[[], bool] = world.stop_requested
+        self._last: StepResult | None = None
+        world.listen()
 
         with world.within("Trainer(...)"):
             model.initialise(seed)
@@ -147,7 +151,7 @@ class Trainer:
         self, batches: Iterable[Any], steps: Natural, on_step: Callable[[StepResult], Any] | None = None
     ) -> StepResult | None:
         """Train until `steps` steps are done in all, every rank has run out of batches, or a stop is requested on any
-        rank; return the last step's result. Collective over compute.
+        rank; return the result of the last step of all, None if there was none. Collective over compute.
 
         A rank whose batches end before the others' takes part with weight 0; so does one that gets None in place of a
         batch, and where all do in one step, training ends. A batch without examples is one like any other: a step in
@@ -159,11 +163,23 @@ class Trainer:
         go on; the end of `fit` is a boundary, see `settle`. `on_step` must do nothing collective then.
         """
         self._require_open("fit")
+        if self.step >= steps and not self.world.stopped:
+            self._warn(f"fit(steps={steps}): {self.step} steps are done already, and `steps` counts them all")
+        before = self.step
+        result = self._fit(batches, steps, on_step)
+        if self.step == before < steps and not self.stopped and self.synchronous:
+            self._warn("fit has done no step: no rank had a batch. An iterator is used up after its first pass")
+        self._last = result or self._last
+        return self._last
+
+    def _fit(
+        self, batches: Iterable[Any], steps: int, on_step: Callable[[StepResult], Any] | None
+    ) -> StepResult | None:
         if self._asynchronous is not None:
             return self._asynchronous.fit(batches, steps, on_step)
         source = self._rows.batches(batches)
         result = None
-        while self.step < steps:
+        while self.step < steps and not self.world.stopped:
             batch = source.take()
             outcome = self.train_step(batch, source.peek() if self._rows.at_work and self.step + 1 < steps else None)
             if outcome is None:
@@ -174,6 +190,10 @@ class Trainer:
             if self.stopped:
                 break
         return result
+
+    def _warn(self, text: str) -> None:
+        if self.world.on_root():
+            warnings.warn(text, stacklevel=3)
 
     @property
     def stopped(self) -> bool:
@@ -200,6 +220,7 @@ class Trainer:
         phases.lap("wait", elsewhere=self._dense.after)
         phases.add("allreduce", self._dense.after)
         self._stopped = verdict.stop > 0
+        self.world.stopped |= verdict.signal > 0
         if verdict.failed:
             self._dense.finish()  # all ranks take part: nothing of this step may reach the next one
             raise_together(self.world, self.step + 1, failure)
@@ -233,7 +254,7 @@ class Trainer:
             self.sparsity.add(verdict.rows)
         notes = self.adaptation.look(self.step)
         phases.end()
-        return StepResult(
+        self._last = StepResult(
             self.step,
             verdict.loss,
             int(verdict.weight),
@@ -245,11 +266,13 @@ class Trainer:
             tuple(notes),
             self._rows.take_counts(),
         )
+        return self._last
 
     def _compute(self, batch: Any, following: Any, phases: Phases) -> tuple[Report, BaseException | None]:
         """Forward and backward on this rank; never raises, so that every rank reaches the agreement."""
         draws.begin_step(self.seed, self.step, self.world.compute.Get_rank())
         report, failure = Report(stop=bool(self.stop_requested())), None
+        report.signal = report.stop and self.world.stop_requested()
         pulled = self.exchange.pull_seconds()
         try:
             report.batch = batch is not None
@@ -401,8 +424,9 @@ class Trainer:
             return self._saving.finish()
 
     def load(self, path: str | Path) -> dict[str, Any]:
-        """Continue from a checkpoint, or the newest below `path`, written by any number of ranks; return its meta.
-        Collective over compute."""
+        """Continue from a checkpoint, or the newest whole one below `path`, written by any number of ranks; return its
+        meta. Collective over compute. Raises DamageError, and trains no more before another load, where some byte of
+        the one that was named, or of all below `path`, is not what was written."""
         with self._within("load"):
             self.settle()
             self.saved()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from hybridmpi.data.parallel import END
 from hybridmpi.field_types import Count, FilePath, OptionalPath, Range, Share
 from hybridmpi.models.nmt import TranslationModel
 from hybridmpi.models.prediction import Softmax
+from hybridmpi.models.score import perplexity
 from hybridmpi.optim import Adagrad
 from hybridmpi.training.job import CheckpointSection, Job, TrainingSection
 from hybridmpi.training.task import Evaluation, Task
@@ -118,13 +118,13 @@ class TranslationTask(Task):
             mine[3] += sum(map(np.array_equal, found, wanted))
             mine[4:] += data.bleu_counts(found, wanted)
         loss, words, translated, exact, *counts = sum(world.gather(mine))
-        perplexity, unigram = math.exp(min(loss / words, 700.0)), vocabulary.unigram_perplexity(held_out.target.words)
+        reached, unigram = perplexity(loss / words), vocabulary.unigram_perplexity(held_out.target.words)
         score, exact = data.bleu(counts), float(exact / translated)
         return Evaluation(
-            f"held-out perplexity {perplexity:.2f} on {words:,.0f} words (unigram model: {unigram:.1f}), "
+            f"held-out perplexity {reached:.2f} on {words:,.0f} words (unigram model: {unigram:.1f}), "
             f"BLEU {100 * score:.1f} and {exact:.1%} exact on {translated:,.0f} sentences",
             {
-                "perplexity": perplexity,
+                "perplexity": reached,
                 "unigram_perplexity": unigram,
                 "words": int(words),
                 "bleu": score,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from hybridmpi import inputs
 from hybridmpi.autograd import Parameter, Tensor
 from hybridmpi.autograd.tracing import body as at_work
 from hybridmpi.dynamic.recursion.expansion import Context, Expansion
@@ -110,7 +111,8 @@ class Bound:
         if arguments and isinstance(arguments[0], Graphs):
             if policy == "serial":
                 raise UsageError(f"{self.name}.over: policy 'serial' with lowered calls: give it the nodes")
-            return self._run_lowered(arguments[0], arguments[1:])
+            return self._run_lowered(arguments[0], self._given(arguments[1:]))
+        arguments = self._given(arguments)
         roots = self._roots(arguments)
         if policy == "serial":
             return self._run_serially(roots, arguments)
@@ -132,6 +134,7 @@ class Bound:
         are data of the graphs. arguments: see `over`; of tensors only the widths count. Raises UsageError for functions
         that wait for values, whose structure is not known before.
         """
+        arguments = self._given(arguments)
         roots = self._roots(arguments)
         with _uncollected():
             expansion = self._expanded(roots, arguments)
@@ -178,6 +181,20 @@ class Bound:
         if self.function not in kept:
             kept[self.function] = Passes()
         return kept[self.function]
+
+    def _given(self, arguments: Sequence[Any]) -> list[Any]:
+        """Return the arguments for all roots, arrays as what they mean: of whole numbers [roots] as a list, of rows
+        [roots, width] as a tensor."""
+        given = []
+        for argument in arguments:
+            if not isinstance(argument, Tensor) and hasattr(argument, "dtype"):
+                array = inputs.plain_array(argument, f"{self.name}.over")
+                if array.ndim == 1 and array.dtype.kind in "iuO":
+                    argument = array.tolist()
+                elif array.ndim == 2 and array.dtype.kind == "f":
+                    argument = Tensor(array)
+            given.append(argument)
+        return given
 
     def _roots(self, arguments: Sequence[Any]) -> int:
         lengths = []
