@@ -102,9 +102,7 @@ def _require_metrics(path: Path, job_file: str) -> None:
             if path.samefile(job_file) or not _is_of_metrics(path):
                 raise UsageError(f"{given}: the file is there and holds no metrics; give another name, or remove it")
     except OSError as error:
-        raise UsageError(
-            f"{given} cannot be written: {error.strerror}; expected a name in a folder, or none"
-        ) from error
+        raise UsageError(f"{given} cannot be written: {error.strerror}; set metrics.path to another name") from error
 
 
 def _is_of_metrics(path: Path) -> bool:
