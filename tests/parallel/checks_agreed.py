@@ -92,9 +92,9 @@ def check_a_table_changes_its_way(comm):
     """Adaptation looks at floats of each rank; one of them decides."""
     if comm.Get_size() == 1:
         return
-    checks_adaptive.train(comm, 0, 0)  # compiles
+    place = {"nodes_of_ranks": lambda rank: rank}
+    checks_adaptive.train(comm, 0, 0, **place)  # compiles
     with other_library(comm):
-        place = {"nodes_of_ranks": lambda rank: rank}
         checks_adaptive.train(comm, 0, checks_adaptive.LOOK, checks_adaptive.machine_of, **place)
 
 
