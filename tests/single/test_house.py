@@ -44,7 +44,7 @@ STOREYS = [
         "waiting",
     ),
     ("inputs",),
-    ("failures", "kernel_cache", "mpi_start"),
+    ("failures", "kernel_cache", "mpi_start", "shared_windows"),
     ("rendezvous",),
     ("singletons",),
     ("world",),
