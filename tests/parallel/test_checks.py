@@ -67,7 +67,7 @@ def test_modes(ranks):
 @pytest.mark.any_mpi
 @pytest.mark.mpi(ranks=[1, 3])
 def test_plans_and_rounding(ranks):
-    run_checks(ranks, "checks_planning", "checks_rows_wire", "checks_clipping")
+    run_checks(ranks, "checks_planning", "checks_rows_wire", "checks_clipping", "checks_agreed")
 
 
 @pytest.mark.any_mpi

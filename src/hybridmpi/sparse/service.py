@@ -194,7 +194,7 @@ class Service:
         sizes = [0] * self.world.size
         for owner, rank in enumerate(self.world.owners):
             sizes[rank] = partition.count_of(owner) * spec.row_bytes
-        return RowMemory(self.world, sizes, self._everywhere)
+        return RowMemory(self.world, sizes, self._everywhere, f"the rows of table '{spec.name}'")
 
     def _shard(self, spec: TableSpec, memory: RowMemory) -> Shard:
         owners = self.world.owners
