@@ -278,12 +278,13 @@ def check_balance_weighs_what_was_pushed_since_the_last_look(comm):
             counts = {}
             for answer in trainer.service.call("statistics"):
                 counts |= answer["accesses"][0]
-            return [counts[part] > 0 for part in range(parts)]
+            return [counts[part] for part in range(parts)]
 
         for used in (0, parts - 1, 0):
             for _ in range(2):
                 trainer.train_step((np.arange(rows * used, rows * (used + 1)), np.ones(rows)))
-            assert pushed() == [part == used for part in range(parts)]
+            each = 2 * rows * len(world.clients)
+            assert pushed() == [each * (part == used) for part in range(parts)]
             trainer.balance()
             assert not any(pushed())
         world.barrier()

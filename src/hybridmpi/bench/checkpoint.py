@@ -83,8 +83,8 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
                     seconds[name].append(value)
         require(world, not world.on_root() or _is_right(folder), "what lies on disk is not what was written")
         trainer.close()
-    finally:
         world.barrier()
+    finally:
         if world.on_root():
             shutil.rmtree(folder, ignore_errors=True)
     results = []
