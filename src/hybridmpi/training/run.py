@@ -50,13 +50,13 @@ def run_job(
     directory with checkpoints is refused.
     """
     run = Run(world, job)
-    run.begin(resume, fresh)
-    if trace:
-        run.record(trace, trace_steps)
     try:
+        run.begin(resume, fresh)
+        if trace:
+            run.record(trace, trace_steps)
         return run.train()
     finally:
-        run.metrics.close()
+        run.give_back()
 
 
 class Run:
@@ -68,6 +68,15 @@ class Run:
         self.root = world.on_root()
         self.task = task_of(job.model.kind)(job, self.read)
         self.model = self.task.model
+        self.trainer: Trainer | None = None
+        self.metrics: Metrics | None = None
+
+    def give_back(self) -> None:
+        """Close the metrics, and leave the directory of checkpoints to others, however the run has ended. Local."""
+        if self.metrics is not None:
+            self.metrics.close()
+        if self.trainer is not None:
+            self.trainer._saving.leave()
 
     def batches(self, first: int) -> Iterator[Any]:
         """Yield this rank's batches from step `first` (0: the first one) on; None in a step without any. Local."""

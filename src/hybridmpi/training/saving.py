@@ -106,6 +106,12 @@ class Saving:
         """Make sure that no other run writes into `root`; see Trainer.own."""
         self.trainer.world.from_root(lambda: self._own(root.absolute()))
 
+    def leave(self) -> None:
+        """Let others write where this run did. Local."""
+        for owner in self._owned.values():
+            owner.release()
+        self._owned.clear()
+
     def _own(self, root: Path) -> None:
         """Make sure that no other run writes into `root`. Local, on compute rank 0. Raises UsageError naming it."""
         from hybridmpi.checkpoint import owner
@@ -202,9 +208,7 @@ class Saving:
             if behind is not None:
                 behind.close()
         yield
-        for owner in self._owned.values():
-            owner.release()
-        self._owned.clear()
+        self.leave()
         if failure is not None:
             raise failure
 
