@@ -8,8 +8,9 @@ from __future__ import annotations
 
 def install(lazy_seed: int | None, storm_seed: int | None) -> None:
     """Let messages be late and ranks be slow, by seeds; None: they are not. Local, before any world is made."""
-    from adversary import lazy, storm
     from mpi4py import MPI
+
+    from adversary import lazy, storm
 
     pause = None
     if storm_seed is not None:

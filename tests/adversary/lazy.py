@@ -1,9 +1,9 @@
 """MPI that is as late as it may be, between hybridmpi and mpi4py.
 
-What a message, a sum or a Put sends is read some calls of MPI after it was begun; what they receive is written when they
-are found complete, and is rubbish until then. Puts land in any order until they are flushed, Gets at the flush. A send may
-wait for its receiver. A buffer that is written while it is on its way, or a request that nobody completes, is an error
-at once: MPI forbids both, whether or not the numbers come out right.
+What a message, a sum or a Put sends is read some calls of MPI after it was begun; what they receive is written when
+they are found complete, and is rubbish until then. Puts land in any order until they are flushed, Gets at the flush. A
+send may wait for its receiver. A buffer that is written while it is on its way, or a request that nobody completes, is
+an error at once: MPI forbids both, whether or not the numbers come out right.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def install(seed: int, pause: Callable[[], None] | None, late: bool = True) -> N
     MPI.COMM_WORLD, MPI.Win = Comm(plain), Win
 
 
-class Misuse(AssertionError):
+class MisuseError(AssertionError):
     """A buffer that MPI still has was touched or forgotten, or a request was."""
 
 
@@ -128,9 +128,9 @@ class Sent:
     def check(self) -> None:
         """Raise an error if the buffer is not what it was."""
         if not np.array_equal(self.buffer.bytes, self.before):
-            raise Misuse(f"{self.what}: the buffer was written before it was sent")
+            raise MisuseError(f"{self.what}: the buffer was written before it was sent")
         if not self.kept and self.buffer.forgotten():
-            raise Misuse(f"{self.what}: the buffer was forgotten before it was sent")
+            raise MisuseError(f"{self.what}: the buffer was forgotten before it was sent")
 
     def read(self) -> Any:
         """Return what is to be sent, which stays as long as this."""
@@ -159,7 +159,7 @@ class Received:
     def land(self, size: int | None = None) -> None:
         """Write what has come, `size` bytes or all; what lies behind it is as it was."""
         if _Calls.late and not (self._head == self.rubbish).all():
-            raise Misuse(f"{self.what}: the buffer was written before it was received")
+            raise MisuseError(f"{self.what}: the buffer was written before it was received")
         self._head[:] = self._before
         self.buffer.bytes[:size] = self.landed.reshape(-1).view(np.uint8)[:size]
 
@@ -314,7 +314,7 @@ class Comm(MPI.Intracomm):
     def Free(self) -> None:
         _Calls.enter_blocking()
         if left := [request.what for request in Request.open if request.comm == self.handle]:
-            raise Misuse(f"{self.Get_name()} is freed with requests that nobody has completed: {left}")
+            raise MisuseError(f"{self.Get_name()} is freed with requests that nobody has completed: {left}")
         super().Free()
 
 

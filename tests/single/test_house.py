@@ -26,7 +26,7 @@ STOREYS = [
     ("errors", "wording"),
     ("environment", "mpi_implementations"),
     ("paths",),
-    ("field_types",),
+    ("field_types", "pictures"),
     (
         "arrays",
         "children",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hybridmpi.cli.job import add_job
+from hybridmpi.paths import expanded, path_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--trace",
+        type=path_argument,
         metavar="FILE",
         help="record what every rank does in some steps, as a timeline that ui.perfetto.dev and chrome://tracing open",
     )
@@ -48,21 +50,23 @@ def run(options: argparse.Namespace) -> int:
     from hybridmpi.errors import UsageError
     from hybridmpi.signals import StopRequest
 
+    if options.resume:
+        options.resume = expanded(options.resume, "--resume")
     if options.trace_steps and not options.trace:
         raise UsageError("--trace-steps says which steps are recorded, --trace FILE where they go: give both")
     stop = StopRequest()
     stop.listen()
     from hybridmpi.training.job import read_job
-    from hybridmpi.world import run as run_world
+    from hybridmpi.world import World
 
     # Every rank reads the small job file for itself: its roles hang on it. All see the same file or the same error.
     job = read_job(options.job, options.overrides)
 
-    def main(world):
+    with World(job.servers, asked_to_stop=stop) as world:
+        from hybridmpi.training.outputs import require_outputs
         from hybridmpi.training.run import run_job
 
-        return run_job(world, job, options.resume, options.trace, options.trace_steps)
-
-    code = run_world(main, servers=job.servers, asked_to_stop=stop) or 0
+        require_outputs(world, job, options.job, options.trace)
+        code = 0 if world.is_server else run_job(world, job, options.resume, options.trace, options.trace_steps)
     stop.ignore()
     return code
