@@ -65,6 +65,8 @@ class Run:
     def __init__(self, world: World, job: Job) -> None:
         """Read the data and build the model. Collective over compute."""
         self.world, self.job = world, job
+        # As it is now: the current folder may be gone when it is time to save.
+        self.directory = Path(job.checkpoint.directory).absolute()
         self.root = world.on_root()
         self.task = task_of(job.model.kind)(job, self.read)
         self.model = self.task.model
@@ -369,7 +371,7 @@ class Run:
             meta["words_begin"] = begin
         if self.tuning is not None:
             meta["search"] = self.tuning.state()
-        directory = self.trainer.save(section.directory, section.keep, meta, self.task.words(), behind)
+        directory = self.trainer.save(self.directory, section.keep, meta, self.task.words(), behind)
         if self.root:
             seconds = round(time.perf_counter() - started, 3)
             self.metrics.write("checkpoint", step=self.trainer.step, seconds=seconds, behind=behind)
