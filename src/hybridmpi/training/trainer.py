@@ -419,6 +419,11 @@ class Trainer:
             self.settle()
             return self._saving.save(Path(root), keep, meta or {}, words, behind)
 
+    def own(self, root: str | Path) -> None:
+        """Make sure that no other run saves below `root`, until `close`; the first `save` does otherwise. Raises
+        UsageError naming the job and the host of a run that does. Collective over compute."""
+        self._saving.own(Path(root))
+
     def saved(self) -> Path | None:
         """Wait for the checkpoint that is written behind; return its directory, or None. Collective over compute."""
         with self._within("saved"):
