@@ -11,13 +11,19 @@ from hybridmpi.paths import expanded, path_argument
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_job(parser)
-    parser.add_argument(
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument(
         "--resume",
         nargs="?",
         const="",
         metavar="PATH",
         help="continue from a checkpoint, or from the newest in a directory of them; without PATH from the newest in "
         "checkpoint.directory, or from the start while there is none (then after the job file)",
+    )
+    begin.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start over: remove the checkpoints in checkpoint.directory, and the metrics, of an earlier run",
     )
     parser.add_argument(
         "--trace",
@@ -67,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
         from hybridmpi.training.run import run_job
 
         require_outputs(world, job, options.job, options.trace)
-        code = 0 if world.is_server else run_job(world, job, options.resume, options.trace, options.trace_steps)
+        traced = (options.trace, options.trace_steps)
+        code = 0 if world.is_server else run_job(world, job, options.resume, *traced, fresh=options.fresh)
     stop.ignore()
     return code
