@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import hybridmpi as hm
 from hybridmpi.cli.main import main
 from hybridmpi.cli.mpirun import parse_hosts
 from hybridmpi.errors import UsageError
@@ -220,6 +221,24 @@ def test_mutations_of_a_job_file_are_read_or_refused(tmp_path, data):
         read_job(path)
     except UsageError as error:
         assert str(path) in str(error) and "\n" not in str(error)
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(10**12, 8), (8, 10**12), (10**9, 10**9)])
+@pytest.mark.parametrize("kind", [hm.nn.Linear, hm.nn.Embedding])
+def test_models_larger_than_the_machine(kind, sizes):
+    class Model(hm.nn.Module):
+        def __init__(self):
+            self.part = kind(*sizes)
+
+        def loss(self, batch):
+            raise AssertionError
+
+    with hm.World(0) as world:
+        said = refused(lambda: hm.Trainer(world, Model(), hm.optim.Adam(0.1)))
+    assert "the parameters need " in said and "'part" in said and "GiB; the machine has " in said
 
 
 # -- outputs -------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from hybridmpi.training.batches import examples
 from hybridmpi.training.clipping import clip_whole_norm
 from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
 from hybridmpi.training.endings import Nonfinite, raise_nonfinite, raise_together
-from hybridmpi.training.guards import require_same_parameters, require_same_values, require_trainable
+from hybridmpi.training.guards import require_memory, require_same_parameters, require_same_values, require_trainable
 from hybridmpi.training.loading import load
 from hybridmpi.training.phases import Phases
 from hybridmpi.training.placement import balance, repartition
@@ -88,6 +88,7 @@ class Trainer:
         world.listen()
 
         with world.within("Trainer(...)"):
+            require_memory(world, model, optimizer)
             model.initialise(seed)
             parameters, embeddings = model.parameters_in_order(), model.named_tables()
             said = repr((mode, modes, optimizer, seed, clip, nonfinite, staleness, dense, sparse))
