@@ -59,6 +59,10 @@ class _Table(Module):
         super().__init__()
         self.table = Embedding(rows, DIM)
 
+    def loss(self, batch: Any) -> Any:
+        """A Trainer wants one; nothing is trained."""
+        raise NotImplementedError
+
 
 def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return (parameters, rows). Collective over compute. Raises HybridMPIError when a checkpoint is wrong."""
