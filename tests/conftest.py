@@ -42,6 +42,12 @@ def pytest_configure(config):
         threadpool_limits(1)
 
 
+def pytest_collection_modifyitems(items):
+    """Two workers must collect tests of the same names, so no name holds an address of memory."""
+    if found := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"names of tests that differ from process to process; give ids: {found[:3]}")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Files of tests/single and tests/gpu go to any worker. Then one worker alone runs what starts ranks, which fill

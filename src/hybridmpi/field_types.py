@@ -227,6 +227,8 @@ def _as_number(value: Any, kind: type, limits: Range) -> tuple[bool, Any]:
     if kind is int:
         if limits.unbounded and value == math.inf:
             return True, math.inf
+        if limits.unbounded and isinstance(value, float) and value.is_integer():
+            value = int(value)  # who writes math.inf for one number writes 2.0 for another
         fits = isinstance(value, Integral) and limits.holds(int(value)) and -MOST_WHOLE <= int(value) < MOST_WHOLE
         return fits, int(value) if fits else None
     try:

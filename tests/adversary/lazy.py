@@ -228,6 +228,15 @@ class Request(Operation):
             pass
         return True
 
+    def Free(self) -> None:
+        """Let it complete on its own."""
+        _Calls.enter()
+        if self in _Calls.waiting:
+            _Calls.waiting.remove(self)
+            self.go()
+        self._request.Free()
+        Request.open.remove(self)
+
     @classmethod
     def Testall(cls, requests: Sequence[Request]) -> bool:
         _Calls.enter()

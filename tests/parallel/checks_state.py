@@ -52,6 +52,7 @@ NOT_SAVED = {
         r".*\.(shards\[\d\]|shard)\.(_touched|accesses)",
     ),
     "the memory that shards lie in, and what pads it": (r"\.exchange\.service\.memories",),
+    "whose directory it is: that of the run that writes into it": (r"\._saving\.(_owned|_told|run$)",),
     "of the machine, which may be another": (r"\.adaptation\._machine",),
     "rows kept or asked for, which are asked for anew": (r"\.exchange\.reader\.", r"\._rows\.(_next|_counted)"),
     "when rows changed, for those who keep them: nobody does yet": (r".*\.clocks",),

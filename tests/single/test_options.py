@@ -147,7 +147,9 @@ def test_every_field_of_every_class_of_options_refuses_what_is_none(cls):
                 replace(good, **{field.name: value})
 
 
-@pytest.mark.parametrize("entrance", guarded(), ids=lambda part: getattr(part, "__qualname__", str(part)[:40]))
+@pytest.mark.parametrize(
+    "entrance", guarded(), ids=lambda part: f"{part[0].__module__}.{part[0].__qualname__}({part[1]})"
+)
 def test_every_argument_refuses_what_is_none(entrance):
     function, name, hint = entrance
     refused = [value for value in WRONG if not accepted(hint, value)]

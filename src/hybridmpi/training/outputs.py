@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from hybridmpi.errors import UsageError
@@ -20,12 +21,14 @@ def require_outputs(world: World, job: Job, job_file: str, trace: Path | None) -
     """Raise UsageError on all ranks alike unless what the job writes can be written: the checkpoints by every rank, and
     in one folder that all share; metrics, and the timeline `trace`, by compute rank 0. Collective over the world.
 
-    Nothing of it stays but folders. None of them may be `job_file`, or a file that no such job has made.
+    Nothing of it stays: a run that is refused later leaves no folder. None of them may be `job_file`, or a file that no
+    such job has made.
     """
     comm, root = world.comm, world.clients[0]
+    made: list[Path] = []
     # In the folder as it is given: where ranks have other current folders, it is not the same.
     shared = Path(job.checkpoint.directory, f".{platform.node()}.{os.getpid()}.try")
-    wrong = _refusal(lambda: _try_first(job, job_file, trace, shared)) if world.rank == root else None
+    wrong = _refusal(lambda: _try_first(job, job_file, trace, shared, made)) if world.rank == root else None
     wrong, seen = comm.bcast((wrong, shared), root)
     if not wrong and world.rank != root:
         mine = _refusal(lambda: _try_beside(world, seen))
@@ -33,6 +36,9 @@ def require_outputs(world: World, job: Job, job_file: str, trace: Path | None) -
     found = [text for text in comm.allgather(wrong) if text]
     if world.rank == root and not wrong:
         shared.unlink(missing_ok=True)
+    for folder in reversed(made):
+        with suppress(OSError):  # somebody else has put something there
+            folder.rmdir()
     if found:
         raise_alike(world, UsageError(found[0]))
 
@@ -46,23 +52,31 @@ def _refusal(attempt: Callable[[], None]) -> str | None:
     return None
 
 
-def _try_first(job: Job, job_file: str, trace: Path | None, shared: Path) -> None:
-    """On compute rank 0: make the folder, and a file in it that shows the other ranks that it is the same."""
+def _make(folder: Path, made: list[Path]) -> None:
+    """Make a folder and those above it; add to `made` what was not there, outermost first."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    made += reversed(missing)
+
+
+def _try_first(job: Job, job_file: str, trace: Path | None, shared: Path, made: list[Path]) -> None:
+    """On compute rank 0: make the folder, and a file in it that shows the other ranks that it is the same; add to
+    `made` the folders that were not there."""
     given = f"checkpoint.directory = {job.checkpoint.directory}"
     try:
-        shared.parent.mkdir(parents=True, exist_ok=True)
+        _make(shared.parent, made)
         try_writing(shared.with_suffix(".page"))
     except OSError as error:
         raise UsageError(f"{given}: cannot be written: {error.strerror}; {_EXPECTED}") from error
     if job.metrics_path:
-        _require_metrics(Path(job.metrics_path), job_file)
+        _require_metrics(Path(job.metrics_path), job_file, made)
     if trace is not None:
-        made = [job_file, job.metrics_path] if job.metrics_path else [job_file]
+        others = [job_file, job.metrics_path] if job.metrics_path else [job_file]
         try:
-            trace.absolute().parent.mkdir(parents=True, exist_ok=True)
+            _make(trace.absolute().parent, made)
         except OSError as error:
             raise UsageError(f"--trace {trace}: its folder cannot be made: {error.strerror}; name another") from error
-        require_output(trace, "--trace", inputs=made, mark=MARK.encode(), remedy="name another, or remove it")
+        require_output(trace, "--trace", inputs=others, mark=MARK.encode(), remedy="name another, or remove it")
     try:
         shared.touch()
     except OSError as error:
@@ -86,11 +100,11 @@ def _try_beside(world: World, seen: Path) -> None:
         raise UsageError(f"{given}: cannot be written: {error.strerror}; {_EXPECTED}") from error
 
 
-def _require_metrics(path: Path, job_file: str) -> None:
+def _require_metrics(path: Path, job_file: str, made: list[Path]) -> None:
     """Raise UsageError unless the file of metrics can be written, and holds metrics if it holds anything."""
     given = f"metrics.path: file '{path}'"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.absolute().parent, made)
         if path.is_dir():
             raise UsageError(f"{given}: that is a directory; expected the name of a file, or none")
         if not path.exists():

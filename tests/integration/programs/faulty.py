@@ -14,6 +14,7 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,18 @@ def fail(fault, folder):
     raise AssertionError(f"no fault is named {fault}")
 
 
+class Batch(NamedTuple):
+    """Examples, and what shall go wrong with them."""
+
+    ids: np.ndarray
+    fault: str
+    folder: Path
+
+    @property
+    def weight(self):
+        return len(self.ids)
+
+
 class Model(hm.nn.Module):
     """The mean square of a linear map of rows: one table and a dense layer."""
 
@@ -60,7 +73,7 @@ class Model(hm.nn.Module):
         self.linear = hm.nn.Linear(DIM, 1)
 
     def loss(self, batch):
-        _, ids, fault, folder = batch
+        ids, fault, folder = batch
         if fault == "id":
             strike(folder)
             ids = ids.copy()
@@ -84,7 +97,7 @@ def batches(world, options):
         if faulty and where == "reader":
             fail(fault, options.folder)
         ids = random.integers(0, ROWS, WORDS)
-        yield ids, ids, fault if faulty and where == "" else "", options.folder
+        yield Batch(ids, fault if faulty and where == "" else "", options.folder)
 
 
 def fail_in_update(fault, folder):
