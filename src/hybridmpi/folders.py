@@ -1,4 +1,4 @@
-"""Where things are kept that can be made again."""
+"""Folders: where things are kept that can be made again, and what is made only to be tried."""
 
 from __future__ import annotations
 
@@ -62,6 +62,20 @@ def _folder_of_this_process() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="hybridmpi-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return those that were not there, outermost first. Local. Raises OSError."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing[::-1]
+
+
+def remove_empty(folders: list[Path]) -> None:
+    """Remove folders, outermost first in the list, in which nobody has put anything. Local."""
+    for folder in reversed(folders):
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def read_json(file: Path) -> Any:

@@ -37,7 +37,13 @@ def check_every_output_is_tried(comm):
         comm.Barrier()
         for servers in sorted({0, ranks // 2}):
             run = folder / f"run{servers}"
+            before = sorted(folder.rglob("*"))
             assert found(comm, servers, run / "a" / "b", trace=run / "traces" / "t.json") is None
+            assert sorted(folder.rglob("*")) == before, "folders are left of what was only tried"
+            comm.Barrier()
+            if comm.Get_rank() == 0:
+                (run / "a").mkdir(parents=True)
+            comm.Barrier()
             assert found(comm, servers, run, folder / "old.jsonl") is None
             assert found(comm, servers, run, "") is None
             assert "checkpoint.directory = " in found(comm, servers, folder / "file", folder / "m.jsonl")

@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from hybridmpi.errors import CheckpointError, UsageError
+from hybridmpi.folders import make_folders, remove_empty
 from hybridmpi.wording import one_line
 
 OWNER_FILE = ".owner.json"
@@ -41,11 +42,12 @@ class Owner:
         self.users = 0
         self._about = {**_process(), **_job(), "since": _now(), "token": uuid4().hex}
         self._released = Event()
+        self._made: list[Path] = []
 
     def take(self) -> str:
         """Become the owner; return "", or a note on whom it was taken over from. Raises UsageError."""
         try:
-            os.makedirs(self.root, exist_ok=True)
+            self._made = make_folders(self.root)
         except OSError as error:
             raise self._unwritable(error) from error
         try:
@@ -115,6 +117,7 @@ class Owner:
         with suppress(OSError):
             if _read(self.path).get("token") == self._about["token"]:
                 self.path.unlink()
+        remove_empty(self._made)
 
 
 def take(root: str | os.PathLike) -> tuple[Owner, str]:

@@ -6,11 +6,11 @@ import json
 import os
 import platform
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from hybridmpi.errors import UsageError
 from hybridmpi.failures import raise_alike
+from hybridmpi.folders import make_folders, remove_empty
 from hybridmpi.paths import require_output, try_writing
 from hybridmpi.training.job import Job
 from hybridmpi.training.timeline import MARK
@@ -36,9 +36,7 @@ def require_outputs(world: World, job: Job, job_file: str, trace: Path | None) -
     found = [text for text in comm.allgather(wrong) if text]
     if world.rank == root and not wrong:
         shared.unlink(missing_ok=True)
-    for folder in reversed(made):
-        with suppress(OSError):  # somebody else has put something there
-            folder.rmdir()
+    remove_empty(made)
     if found:
         raise_alike(world, UsageError(found[0]))
 
@@ -52,19 +50,12 @@ def _refusal(attempt: Callable[[], None]) -> str | None:
     return None
 
 
-def _make(folder: Path, made: list[Path]) -> None:
-    """Make a folder and those above it; add to `made` what was not there, outermost first."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    made += reversed(missing)
-
-
 def _try_first(job: Job, job_file: str, trace: Path | None, shared: Path, made: list[Path]) -> None:
     """On compute rank 0: make the folder, and a file in it that shows the other ranks that it is the same; add to
     `made` the folders that were not there."""
     given = f"checkpoint.directory = {job.checkpoint.directory}"
     try:
-        _make(shared.parent, made)
+        made += make_folders(shared.parent)
         try_writing(shared.with_suffix(".page"))
     except OSError as error:
         raise UsageError(f"{given}: cannot be written: {error.strerror}; {_EXPECTED}") from error
@@ -73,7 +64,7 @@ def _try_first(job: Job, job_file: str, trace: Path | None, shared: Path, made: 
     if trace is not None:
         others = [job_file, job.metrics_path] if job.metrics_path else [job_file]
         try:
-            _make(trace.absolute().parent, made)
+            made += make_folders(trace.absolute().parent)
         except OSError as error:
             raise UsageError(f"--trace {trace}: its folder cannot be made: {error.strerror}; name another") from error
         require_output(trace, "--trace", inputs=others, mark=MARK.encode(), remedy="name another, or remove it")
@@ -104,7 +95,7 @@ def _require_metrics(path: Path, job_file: str, made: list[Path]) -> None:
     """Raise UsageError unless the file of metrics can be written, and holds metrics if it holds anything."""
     given = f"metrics.path: file '{path}'"
     try:
-        _make(path.absolute().parent, made)
+        made += make_folders(path.absolute().parent)
         if path.is_dir():
             raise UsageError(f"{given}: that is a directory; expected the name of a file, or none")
         if not path.exists():
