@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
+from hybridmpi.optim import Optimizer
 from hybridmpi.sparse.asynchronous import AsyncClient, AsyncServer
 from hybridmpi.sparse.board import Board
 from hybridmpi.sparse.client import Client, Path
@@ -174,6 +175,12 @@ class Service:
                 what = command.replace("_", " ")
                 raise HybridMPIError(f"rank {world.owners[owner]} (owner {owner}) could not {what}: {value}")
         return [value for _, value in answers]
+
+    def optimize(self, optimizer: Optimizer) -> None:
+        """Let owners update rows by another optimiser of the same kind. Collective over compute."""
+        self.call("optimize", optimizer=optimizer)
+        for specs in (self.specs, self.client.specs):
+            specs[:] = [replace(spec, optimizer=optimizer) for spec in specs]
 
     def ask_servers(self, command: str, **arguments: Any) -> list[tuple[bool, Any]]:
         """Let the dedicated servers carry out a command, after all pushed steps are applied; return (whether it could,
