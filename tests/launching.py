@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hybridmpi.cli.mpirun import MPICH, Situation, command_line, find_launcher, find_library
+from hybridmpi.cli.mpirun import Library, command_line, find_launcher, find_library, situation_here
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -33,8 +33,8 @@ class Outcome:
     left: tuple[int, ...] = ()
 
     def failed_with(self, code: int) -> bool:
-        """Return whether the launch failed with `code`. MPICH's launcher may report that it killed the other ranks."""
-        return self.code in ((code, signal.SIGKILL) if _launcher()[0] == MPICH else (code,))
+        """Return whether the launch failed with `code`. A launcher may report that it killed the other ranks."""
+        return self.code in (code, *_launcher()[0].mpi.killing)
 
     def __str__(self) -> str:
         return f"exit {self.code} after {self.seconds:.1f} s\n{self.output}"
@@ -101,18 +101,14 @@ def kill_session(session: int) -> None:
 
 
 @cache
-def _launcher() -> tuple[str, str]:
+def _launcher() -> tuple[Library, str]:
     library = find_library()
-    return library.family, str(find_launcher(library))
+    return library, find_launcher(library)
 
 
 def mpi_command(ranks: int, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """Return (argv, environment) that start `program` on so many ranks of this machine."""
-    family, launcher = _launcher()
-    situation = Situation(
-        family, launcher, ranks, program, cores=os.cpu_count(), root=os.geteuid() == 0, environment=dict(os.environ)
-    )
-    env, argv = command_line(situation)
+    env, argv = command_line(situation_here(*_launcher(), ranks, program))
     return argv, env
 
 

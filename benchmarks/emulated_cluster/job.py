@@ -11,7 +11,8 @@ from pathlib import Path
 from emulated_cluster.namespaces import TEMPORARY
 from emulated_cluster.placement import FLAGS, shares
 from hybridmpi.cli.launch import as_shell, resolve
-from hybridmpi.cli.mpirun import OPEN_MPI, Library, Situation, command_line, find_launcher, find_library
+from hybridmpi.cli.mpirun import Library, Situation, command_line, find_launcher, find_library
+from hybridmpi.mpi_implementations import OPEN_MPI
 
 AGENT = str(Path(__file__).resolve().with_name("agent.sh"))
 # What a shell may hold for other jobs; these get what `env` says.
@@ -49,7 +50,7 @@ def describe(
     order = shares(members, ranks, placement)
     hosts = sum(map(len, members))
     situation = Situation(
-        library.family,
+        library.mpi,
         launcher,
         ranks,
         resolve(command),
@@ -60,8 +61,8 @@ def describe(
         environment={"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {},
     )
     assignments, argv = command_line(situation)
-    flags = list(FLAGS[library.family, placement])
-    if library.family == OPEN_MPI:
+    flags = list(FLAGS[library.mpi.name, placement])
+    if library.mpi.name == OPEN_MPI:
         more = {
             "OMPI_MCA_btl_tcp_if_include": "eth0",
             "OMPI_MCA_mpi_yield_when_idle": "1",  # the hosts share this machine's cores

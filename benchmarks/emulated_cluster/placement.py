@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from hybridmpi.cli.mpirun import MPICH, OPEN_MPI
 from hybridmpi.errors import UsageError
+from hybridmpi.mpi_implementations import MPICH, OPEN_MPI
 
 BLOCK, ROUND_ROBIN = "block", "round-robin"
 PLACEMENTS = (BLOCK, ROUND_ROBIN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import pwd
 import shutil
 import stat
 import tempfile
@@ -13,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hybridmpi import environment
+
 
 def cache_folder() -> Path:
     """Return $XDG_CACHE_HOME/hybridmpi, or ~/.cache/hybridmpi where that is not set. Local.
@@ -20,13 +23,23 @@ def cache_folder() -> Path:
     A user without a home, as in some containers, has a folder among temporary files.
     """
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hybridmpi"
+        return Path(environment.text("XDG_CACHE_HOME") or Path.home() / ".cache") / "hybridmpi"
     except RuntimeError:
         pass
     try:
         return temporary_folder()
     except OSError:  # a folder below which nothing can be kept
         return Path(os.devnull) / "hybridmpi"
+
+
+def home() -> str:
+    """Return the user's home; for a user without one, as in some containers, a folder among temporary files. Local."""
+    if found := environment.text("HOME"):
+        return found
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir or str(temporary_folder())
+    except KeyError:
+        return str(temporary_folder())
 
 
 def temporary_folder() -> Path:

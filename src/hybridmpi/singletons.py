@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 
+from hybridmpi.environment import hint, inherited
 from hybridmpi.errors import LaunchError
 from hybridmpi.failures import STAND_BACK_SECONDS_OF_OTHERS
+from hybridmpi.mpi_implementations import PLUGINS as OF_MPIS
+from hybridmpi.mpi_implementations import STARTED
 
-STARTED_BY_MPIRUN = ("OMPI_COMM_WORLD_SIZE", "HYDI_CONTROL_FD")
-PLUGINS = "srun --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH (srun --mpi=list shows what there is)"
+PLUGINS = f"srun {OF_MPIS} (srun --mpi=list shows what there is)"
 
 
-def refuse_singletons(size: int, environment: Mapping[str, str] = os.environ) -> None:
+def refuse_singletons(size: int, environment: Mapping[str, str] | None = None) -> None:
     """Raise LaunchError if Slurm has given this program several tasks and MPI, by its world's `size`, one rank. Local.
 
     `srun` with the wrong PMI plugin starts N jobs of one rank each, all of which would train the whole data, write
     the same checkpoint and exit 0. Each of them finds this, and the first says so; the others leave by SystemExit. A
     batch script that calls Python itself starts one process where N were asked for. In a shell that salloc has opened,
-    one process may be meant.
+    one process may be meant. A variable of Slurm that holds no number is taken for not set.
     """
-    if size > 1 or any(name in environment for name in STARTED_BY_MPIRUN):
+    environment = inherited() if environment is None else environment
+    if size > 1 or any(name in environment for name in STARTED):
         return
     in_step, in_batch_script = "SLURM_STEP_NUM_TASKS" in environment, "SLURM_PROCID" in environment
-    tasks = environment.get("SLURM_STEP_NUM_TASKS" if in_step else "SLURM_NTASKS", "1")
-    if not tasks.isdigit() or int(tasks) <= 1 or not (in_step or in_batch_script):
+    tasks = hint("SLURM_STEP_NUM_TASKS" if in_step else "SLURM_NTASKS", environment) or 1
+    if tasks == 1 or not (in_step or in_batch_script):
         return
     if not in_step:
         raise LaunchError(
@@ -33,7 +35,7 @@ def refuse_singletons(size: int, environment: Mapping[str, str] = os.environ) ->
             f"Start it with {PLUGINS}, or with hybridmpi launch -n {tasks} -- ...; with srun -n 1 where one process is "
             "meant"
         )
-    if environment.get("SLURM_PROCID", "0") != "0":
+    if hint("SLURM_PROCID", environment):
         time.sleep(STAND_BACK_SECONDS_OF_OTHERS)  # srun may end the first task when another has left, before it spoke
         raise SystemExit(LaunchError.exit_code)
     raise LaunchError(

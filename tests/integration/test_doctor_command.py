@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,12 @@ def test_singletons():
     assert "checkpoints" in lines_of(report, "ok")  # what needs no ranks is looked at all the same
 
 
-def test_mpi_without_the_thread_level():
-    report = report_of(DOCTOR, 1, MPI4PY_RC_THREAD_LEVEL="single")
+def test_mpi_without_the_thread_level(tmp_path):
+    """Something starts MPI before hybridmpi does."""
+    begins = "import sys\nif 'hybridmpi.doctor.examination' in sys.orig_argv:\n    from mpi4py import MPI\n"
+    (tmp_path / "sitecustomize.py").write_text(begins)
+    assert report_of(DOCTOR, 0, MPI4PY_RC_THREAD_LEVEL="single")["ok"]
+    report = report_of(DOCTOR, 1, MPI4PY_RC_THREAD_LEVEL="single", PYTHONPATH=str(tmp_path))
     (line,) = lines_of(report, "fail").values()
     assert line["found"] == "MPI offers SINGLE, FUNNELED is needed: MPI4PY_RC_THREAD_LEVEL=single"
     assert line["remedy"] == "unset MPI4PY_RC_THREAD_LEVEL"
@@ -93,7 +98,9 @@ def test_blocked_progress_and_a_read_only_directory(tmp_path):
 
 
 def test_a_missing_launcher(monkeypatch, capfd):
-    monkeypatch.setattr(mpirun, "LAUNCHERS", {family: ("mpirun-not-here",) for family in mpirun.LAUNCHERS})
+    found = mpirun.find_library()
+    library = replace(found, mpi=replace(found.mpi, launchers=("mpirun-not-here",)))
+    monkeypatch.setattr(mpirun, "find_library", lambda: library)
     assert main(["doctor", "--json"]) == 1
     report = json.loads(capfd.readouterr().out)
     (line,) = lines_of(report, "fail").values()

@@ -14,7 +14,8 @@ import pytest
 from launching import ROOT, run_process
 from pages import WORDS, assert_prints, blocks, copy_of_the_tree, lines_of, run, small_clone
 
-from hybridmpi.cli.mpirun import OPEN_MPI, find_library
+from hybridmpi.cli.mpirun import find_library
+from hybridmpi.mpi_implementations import OPEN_MPI
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -49,7 +50,7 @@ def make(folder, *arguments, timeout=60, **environment):
 
 @pytest.mark.timeout(600)
 def test_make_run_in_a_fresh_clone_without_an_environment(tmp_path):
-    if find_library().family != OPEN_MPI:
+    if find_library().mpi.name != OPEN_MPI:
         pytest.skip("the tests of the openmpi environment do this")
     changes = {"training.steps": "40", "data.vocabulary": "3000", "data.held_out": "0.001"}
     folder = copy_of_the_tree(tmp_path / "hybridmpi", changes)
@@ -142,7 +143,7 @@ def host_names(tmp_path):
 
 @pytest.mark.parametrize("line", [line for line in commands() if on_hosts(line)])
 def test_several_hosts(clone, host_names, line):
-    if line.startswith("mpirun") and find_library().family != OPEN_MPI:
+    if line.startswith("mpirun") and find_library().mpi.name != OPEN_MPI:
         pytest.skip("Open MPI's arguments")
     output = run(clone, line, **host_names)
     assert "plan: 2 compute ranks, 2 servers, 2 nodes" in output
@@ -164,7 +165,7 @@ def test_srun_with_the_wrong_plugin_is_refused(clone, line):
 
 @pytest.mark.parametrize("line", SRUN)
 def test_srun(clone, slurm, line):
-    if ("pmix" in line) != (find_library().family == OPEN_MPI):
+    if ("pmix" in line) != (find_library().mpi.name == OPEN_MPI):
         pytest.skip("for the other MPI")
     output = slurm.run(["bash", "-c", f"source .venv/bin/activate && {line}"], 120, cwd=clone).output
     assert "plan: 2 compute ranks, 2 servers, 2 nodes" in output or "plan: 3 compute ranks, 1 server, 2 nodes" in output

@@ -13,12 +13,13 @@ from runs import Run, arguments, arrays_of, assert_whole, finished, write_job
 from slurm_cluster import Job, SlurmCluster, reason_against
 
 from hybridmpi.checkpoint import Checkpoint
-from hybridmpi.cli.mpirun import OPEN_MPI, find_library
+from hybridmpi.cli.mpirun import find_library
+from hybridmpi.mpi_implementations import OPEN_MPI
 
 STEPS = 300
 SETS = ("sparse.mode=ps", "sparse.partition=cyclic", f"training.steps={STEPS}")
 TWO_BY_TWO = ("--nodes=2", "--ntasks-per-node=2")
-FAMILY = find_library().family
+FAMILY = find_library().mpi.name
 OTHER = "pmi2" if FAMILY == OPEN_MPI else "pmix"
 
 

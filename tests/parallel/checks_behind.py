@@ -8,8 +8,10 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
-from checks_training import RULES, model_of, server_counts, streams_for
+from checks_training import RULES, Regression, examples_of, model_of, server_counts, streams_for
+from disk import Disk
 
 import hybridmpi as hm
 from hybridmpi.checkpoint import behind, files, newest, verify
@@ -28,10 +30,22 @@ def check_a_checkpoint_written_behind_holds_the_step_it_was_asked_at(comm):
         batches = (b if b.inputs.size else None for b in streams_for(world))
         trainer.fit(batches, 2)
         assert trainer.saved() is None
-        at_once = trainer.save(root / "at once", meta={"note": "two"}, words=["a", "é"])
-        behind = trainer.save(root / "behind", meta={"note": "two"}, words=["a", "é"], behind=True)
-        trainer.fit(batches, 3)
-        assert trainer.saved() == behind and trainer.saved() is None
+        at_once = trainer.save(root / "at once", meta={"note": "two", "list": [1]}, words=["a", "é"])
+        meta, words, changed = {"note": "two", "list": [1]}, ["a", "é"], threading.Event()
+        real = checkpoint_write.write_file
+
+        def write_late(*arguments):
+            assert changed.wait(60)
+            return real(*arguments)
+
+        with patch.object(checkpoint_write, "write_file", write_late):
+            behind = trainer.save(root / "behind", meta=meta, words=words, behind=True)
+            meta["list"].append(2)  # what is the caller's may change meanwhile
+            words.append("later")
+            trainer.fit(batches, 3)
+            changed.set()
+            assert trainer.saved() == behind
+        assert trainer.saved() is None
         one, other = (world.from_root(lambda path=path: read_manifest(path)) for path in (at_once, behind))
         assert one["files"] == other["files"] and one["tables"] == other["tables"] and one["meta"] == other["meta"]
         trainer.fit(batches, 4)
@@ -166,3 +180,35 @@ def check_a_save_behind_that_fails_leaves_nothing_behind(comm):
         if comm.Get_rank() == 0:
             shutil.rmtree(folder / "moved")
             shutil.rmtree(folder / "a")
+
+
+def check_what_a_trainer_saved_is_there_after_a_crash(comm):
+    """On a disk that keeps only what was synced; of one process, since the disk sees only its own files."""
+    if comm.Get_size() > 1:
+        return
+    watched = Path(tempfile.mkdtemp())
+
+    def main(world):
+        trainer = hm.Trainer(world, Regression(), RULES[3], mode="hybrid")
+        batches = (examples_of(step, 6) for step in range(9))
+        with Disk(watched) as disk:
+            held = None
+            for step, behind in ((1, False), (2, True), (3, False)):
+                trainer.fit(batches, step)
+                disk.allowed = {held, step}
+                trainer.save(watched / "runs", keep=1, behind=behind)
+                assert trainer.saved() is not None or not behind
+                held, disk.allowed = step, {step}
+                assert os.listdir(watched / "runs") == [f"step-{step:08d}"]  # of keep=1
+                disk.note(f"after step {step} was saved")
+        for number, (instant, allowed, tree) in enumerate(disk.crashes()):
+            after = watched / f"crash-{number}"
+            after.mkdir()
+            Disk.write(tree, after)
+            found = newest(after / "runs")
+            step = found and trainer.load(found)["step"]
+            assert step in allowed and (step is None or verify(found) == []), (instant, allowed, step)
+        assert number > 40
+
+    hm.run(main, servers=0, comm=comm)
+    shutil.rmtree(watched)

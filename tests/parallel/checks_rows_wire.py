@@ -136,7 +136,7 @@ def check_what_float16_cannot_carry_is_found_before_anything_is_applied(comm):
         results, error, held = [], None, []
         for factor in factors:
             try:
-                results.append(trainer.train_step((ids, np.float32(factor))).skipped)
+                results.append(trainer.train_step({"ids": ids, "factor": np.float32(factor), "weight": 6}).skipped)
             except (NonFiniteError, RemoteError) as caught:
                 error = str(caught)
             held.append(trainer.tables[0].pull(np.arange(20)).tobytes())
@@ -165,8 +165,7 @@ class Wide(hm.nn.Module):
         self.table = hm.nn.Embedding(20, 2, ("constant", 0.0))
 
     def loss(self, batch):
-        ids, factor = batch
-        return (self.table(ids) * factor).sum()
+        return (self.table(batch["ids"]) * batch["factor"]).sum()
 
 
 def check_rows_that_float16_cannot_carry_are_named(comm):

@@ -4,15 +4,21 @@ same bits afterwards, also in a trainer that was trained on something else befor
 import re
 import shutil
 import tempfile
+from contextlib import chdir, redirect_stdout
+from io import StringIO
+from pathlib import Path
 
 import numpy as np
-from checks_adaptive import machine_of
+from checks_adaptive import LOOK, PHASE, batch_of, machine_of
+from checks_adaptive import ROWS as MANY_ROWS
 from checks_training import RULES, Regression, model_of, streams_for
 from object_graph import differing, state_of
 
 import hybridmpi as hm
 from hybridmpi import optim
 from hybridmpi.sparse.cache import CacheOptions
+from hybridmpi.training.job import read_job
+from hybridmpi.training.run import Run
 
 ROWS, BAD_STEP, SAVED, STEPS = 16, 2, 7, 10
 
@@ -23,7 +29,7 @@ NOT_SAVED = {
         r"\._dense\.allreduce\.",
         r"\._found#",
         r"\._rows\._batches",
-        r"\._stopped$",
+        r"\._(stopped|last)\b",
         r"\.exchange\.(gradients|found|_sums\.|_gather\.)",
         r"\.exchange\.served\.",
         r"\.exchange\.service\.client\._(shared|messages|maps|pulls|gathered)",
@@ -152,6 +158,91 @@ def check_carried_state_draws_and_rows_kept_are_resumed(comm):
     for servers in sorted({0, comm.Get_size() // 2}):
         arguments = (comm, servers, lambda: model_of("sampled"), windows, dealt_anew)
         resumed(*arguments, places=lambda rank: rank, sparse=sparse)
+
+
+def check_a_table_returns_to_where_it_was_dealt(comm):
+    """Dealt anew, then held by every rank when the checkpoint is written, then back at its owners."""
+    if comm.Get_size() == 1:
+        return
+
+    def main(world):
+        def trainer_of():
+            sparse = hm.SparseOptions(adapt_every=LOOK)
+            made = hm.Trainer(world, Regression(MANY_ROWS), optim.Adam(0.01), sparse=sparse)
+            made.adaptation.measure = machine_of
+            return made
+
+        def train(trainer, steps):
+            place = world.compute.Get_rank(), world.compute.Get_size()
+            trainer.fit((batch_of(step, *place) for step in range(trainer.step, steps)), steps)
+            spec = trainer.exchange.specs[0]
+            return trainer.exchange.ways["table"], spec.homes, spec.partition
+
+        folder = world.from_root(tempfile.mkdtemp)
+        first, second = trainer_of(), trainer_of()
+        first.repartition("table", homes=[1, 0, 1], kind="block")
+        assert train(first, PHASE - 1)[:2] == ("allreduce", ())
+        first.save(folder)
+        second.load(folder)
+        assert train(first, 2 * PHASE) == train(second, 2 * PHASE) == ("ps", (1, 0, 1), "block")
+        rows = [trainer.tables[0].pull(np.arange(MANY_ROWS)).tobytes() for trainer in (first, second)]
+        assert rows[0] == rows[1]
+        world.barrier()
+        if world.on_root():
+            shutil.rmtree(folder)
+
+    hm.run(main, servers=0, comm=comm, nodes_of_ranks=lambda rank: rank)
+
+
+JOB = """
+[model]
+width = 8
+hidden = 8
+[data]
+source = "text.txt"
+cache = "cache"
+streams = 12
+steps = 5
+[optimizer]
+kind = "adagrad"
+[training]
+evaluate = 0
+progress = 60
+[sparse]
+search = true
+[checkpoint]
+directory = "run"
+[metrics]
+path = ""
+"""
+
+
+def check_a_job_goes_on_with_its_search(comm):
+    """What was timed with which numbers of parts is not timed again."""
+
+    def main(world):
+        def started(resume, steps):
+            run = Run(world, read_job("job.toml", [f"training.steps={steps}"]))
+            run.begin(resume)
+            return run
+
+        folder = world.from_root(tempfile.mkdtemp)
+        with chdir(folder), redirect_stdout(StringIO()):
+            if world.on_root():
+                Path("text.txt").write_text(" ".join(f"w{number * number % 97}" for number in range(2000)))
+                Path("job.toml").write_text(JOB)
+            world.barrier()
+            first = started(None, 40)
+            assert first.train() == 0
+            state = first.tuning.state()
+            assert any(search["samples"] for search in state["searches"].values()) or len(world.owners) == 1, state
+            again = started("", 41)
+            assert again.tuning.state() == state and again.trainer.step == 40
+        world.barrier()
+        if world.on_root():
+            shutil.rmtree(folder)
+
+    hm.run(main, servers=0, comm=comm)
 
 
 def check_a_skipped_step_counts_in_no_alpha(comm):

@@ -19,7 +19,7 @@ def state_of(root):
         path, value = todo.popleft()
         if isinstance(value, PLAIN):
             found[path] = value
-        elif id(value) not in seen:
+        elif isinstance(value, tuple) or id(value) not in seen:  # equal tuples may be one, and belong to several
             seen[id(value)] = value  # kept, so that no other gets its id
             if isinstance(value, np.ndarray) and value.dtype != object:
                 found[path] = value.copy()

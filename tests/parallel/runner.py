@@ -13,7 +13,7 @@ from pathlib import Path
 
 def main() -> None:
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
-    from hybridmpi.world import load_mpi
+    from hybridmpi.mpi_start import load_mpi
 
     comm = load_mpi().COMM_WORLD
     wanted = [name for name in sys.argv[1:] if name.startswith("check_")]

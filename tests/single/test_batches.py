@@ -170,7 +170,7 @@ def test_a_fault_in_a_property_is_shown_and_a_method_is_told():
         examples(Method((X, Y)))
 
 
-@pytest.mark.parametrize("batches", [None, 3, "abc", {"x": X}, object()], ids=repr)
+@pytest.mark.parametrize("batches", [None, 3, "abc", {"x": X}, object()], ids=lambda value: type(value).__name__)
 def test_batches_are_iterable(batches):
     with pytest.raises(UsageError, match="an iterable of batches"):
         iterator_of(batches)

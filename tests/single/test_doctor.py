@@ -13,11 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from hybridmpi.doctor import beside, cores, folder, gpu, machine, mpi_library, supervision, versions
+from hybridmpi.doctor import beside, cores, folder, gpu, machine, mpi_library, settings, supervision, versions
 from hybridmpi.doctor.cores import Seat
 from hybridmpi.doctor.finding import FAIL, MARK, OK, WARN, Finding, fail, guarded, merge, ok, size_text, warn
 from hybridmpi.doctor.launchers import started_by
 from hybridmpi.doctor.report import WIDTH, as_object, render
+from hybridmpi.mpi_implementations import implementation
 
 # -- findings and the report ---------------------------------------------------------------------------------------
 
@@ -82,6 +83,9 @@ def test_sizes_read_well():
         ({}, ("", 0, 1)),
         ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"}, ("Open MPI's mpirun", 2, 4)),
         ({"PMI_SIZE": "4", "PMI_RANK": "3"}, ("MPICH's mpiexec", 3, 4)),
+        ({"PMI_SIZE": "4", "PMI_RANK": "3", "I_MPI_HYDRA_UUID": "1"}, ("Intel MPI's mpiexec", 3, 4)),
+        ({"PMI_SIZE": "4", "PMI_RANK": "3", "HYDI_CONTROL_FD": "7", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"},
+         ("MPICH's mpiexec", 3, 4)),
         ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, ("srun", 1, 4)),
         ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1", "PMI_SIZE": "4", "PMI_RANK": "1"}, ("srun", 1, 4)),
         ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, ("", 0, 1)),
@@ -171,14 +175,26 @@ def test_limits_that_hurt():
 
 
 def test_variables_that_hurt(monkeypatch):
-    monkeypatch.setenv("MPIR_CVAR_ASYNC_PROGRESS", "1")
-    monkeypatch.setenv("OMP_PROC_BIND", "close")
-    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
-    line = next(line for line in machine.probe_process() if line.what == "variables")
-    assert line.status == WARN and line.remedy == "unset MPIR_CVAR_ASYNC_PROGRESS OMP_PROC_BIND OMPI_MCA_btl"
-    monkeypatch.setenv("OMPI_MCA_btl", "^openib")
-    line = next(line for line in machine.probe_process() if line.what == "variables")
-    assert "OMPI_MCA_btl" not in line.remedy
+    environment = {"MPIR_CVAR_ASYNC_PROGRESS": "1", "OMP_PROC_BIND": "close", "OMPI_MCA_btl": "self,tcp"}
+    for mpi, hurt in (
+        (implementation("MPICH"), "MPIR_CVAR_ASYNC_PROGRESS OMP_PROC_BIND"),
+        (implementation("Open MPI"), "OMP_PROC_BIND OMPI_MCA_btl"),
+        (None, "OMP_PROC_BIND"),
+    ):
+        (line,) = settings.probe(environment, mpi)
+        assert line.status == WARN and line.remedy == f"unset {hurt}"
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "network"),
+    [
+        ("5.0.11", "self,sm,tcp", False), ("5.0.11", "self,tcp", True), ("5.0.11", "^openib", False),
+        ("5.0.11", "^sm", True), ("4.1.8", "self,vader,tcp", False), ("4.1.8", "^vader,openib", True), ("4.1.8", "", 0),
+    ],
+)  # fmt: skip
+def test_ranks_of_a_node_that_talk_through_the_network(version, value, network):
+    (line,) = settings.probe({"OMPI_MCA_btl": value}, implementation("Open MPI", version))
+    assert ("through the network" in line.found) == network == (line.status == WARN)
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch):
@@ -226,6 +242,7 @@ def say(**message): print('\\n{MARK}' + json.dumps(message))
 say(begin="this host")
 say(section="software", findings=[dict(status="ok", what="python", found="3", remedy="", number=None, where=[])])
 say(begin="one-sided")
+say(mpi=["Open MPI", "4.1.8"])
 """
 
 

@@ -24,13 +24,17 @@ TEXTS = sorted(
 # Chapters from the ground up: a module may import from its own chapter, and from those that stand before it here.
 STOREYS = [
     ("errors", "wording"),
+    ("environment", "mpi_implementations"),
     ("paths",),
     ("field_types",),
     (
         "arrays",
+        "children",
+        "cores",
         "folders",
         "kernels",
         "memory",
+        "mpi_files",
         "recording",
         "roles",
         "signals",
@@ -40,7 +44,7 @@ STOREYS = [
         "waiting",
     ),
     ("inputs",),
-    ("failures", "kernel_cache"),
+    ("failures", "kernel_cache", "mpi_start"),
     ("rendezvous",),
     ("singletons",),
     ("world",),

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 
 from hybridmpi.cli import launch, mpirun
 from hybridmpi.cli.main import main
-from hybridmpi.cli.mpirun import MPICH, OPEN_MPI, Library, Situation, command_line, parse_hosts
+from hybridmpi.cli.mpirun import Library, Situation, command_line, parse_hosts
 from hybridmpi.errors import LaunchError, UsageError
+from hybridmpi.mpi_implementations import implementation
 
+OPEN_MPI, OPEN_MPI_4 = implementation("Open MPI"), implementation("Open MPI", "4.1.8")
+MPICH, INTEL_MPI = implementation("MPICH"), implementation("Intel MPI")
 COMMAND = ("/v/bin/python", "-m", "hybridmpi", "train", "jobs/lm.toml")
 TWO_HOSTS = (("a", 2), ("b", 1))
 GOLDEN = {
@@ -58,6 +61,29 @@ GOLDEN = {
         Situation(OPEN_MPI, "/v/bin/mpirun", 8, COMMAND, nodes=4, cores=16, fabric=True),
         "OMP_NUM_THREADS=8 NUMBA_NUM_THREADS=8 /v/bin/mpirun -n 8 --bind-to none "
         "/v/bin/python -m hybridmpi train jobs/lm.toml",
+    ),
+    "Open MPI 4.1, which calls shared memory by another name": (
+        Situation(OPEN_MPI_4, "/usr/bin/mpirun", 3, COMMAND, cores=2),
+        "OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp OMPI_MCA_osc='^ucx' "
+        "OMPI_MCA_mpi_yield_when_idle=1 "
+        "/usr/bin/mpirun -n 3 --bind-to none --oversubscribe /v/bin/python -m hybridmpi train jobs/lm.toml",
+    ),
+    "Open MPI, a user without a home": (
+        Situation(OPEN_MPI, "/v/bin/mpirun", 1, COMMAND, TWO_HOSTS[:1], fabric=True, home="/nowhere"),
+        "OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm,tcp OMPI_MCA_osc='^ucx' "
+        "OMPI_MCA_mpi_yield_when_idle=1 HOME=/nowhere "
+        "/v/bin/mpirun -n 1 --bind-to none --host a:2 -x OMP_NUM_THREADS -x NUMBA_NUM_THREADS -x OMPI_MCA_pml "
+        "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMPI_MCA_mpi_yield_when_idle /v/bin/python -m hybridmpi train jobs/lm.toml",
+    ),
+    "Intel MPI, one host": (
+        Situation(INTEL_MPI, "/v/bin/mpiexec", 3, COMMAND, cores=2, root=True, home="/nowhere"),
+        "OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 I_MPI_PIN=off "
+        "/v/bin/mpiexec -n 3 /v/bin/python -m hybridmpi train jobs/lm.toml",
+    ),
+    "Intel MPI, two hosts over TCP": (
+        Situation(INTEL_MPI, "/v/bin/mpiexec", 3, COMMAND, TWO_HOSTS, 2, 2),
+        "OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 I_MPI_PIN=off FI_PROVIDER=tcp "
+        "/v/bin/mpiexec -n 3 -hosts a:2,b:1 /v/bin/python -m hybridmpi train jobs/lm.toml",
     ),
     "MPICH, one host": (
         Situation(MPICH, "/v/bin/mpiexec", 3, COMMAND, cores=2, root=True),
@@ -107,7 +133,7 @@ def test_hosts():
 
 
 def test_what_a_rank_runs():
-    ours = [sys.executable, "-m", "hybridmpi"]
+    ours = [sys.executable, "-P", "-m", "hybridmpi"]
     assert launch.resolve(["train", "job.toml", "--set", "a.b=c"]) == [*ours, "train", "job.toml", "--set", "a.b=c"]
     assert launch.resolve(["python", "x.py", "-n", "3"]) == [sys.executable, "x.py", "-n", "3"]
     assert launch.resolve(["sh", "-c", "true"]) == ["sh", "-c", "true"]
@@ -156,7 +182,7 @@ def test_launcher_of_the_same_mpi_is_taken(tmp_path, no_launcher_here):
     right = fake_launcher(tmp_path / "second", "mpirun", "mpirun (Open MPI) 5.0.3")
     hydra = fake_launcher(tmp_path / "first", "mpiexec", "HYDRA build details:\n    Version:      5.0.2")
     path = f"{tmp_path / 'first'}:{tmp_path / 'second'}"
-    assert mpirun.identify(foreign) == (OPEN_MPI, "4.1.4")
+    assert mpirun.identify(foreign) == ((OPEN_MPI_4, "4.1.4"), "is of Open MPI 4.1.4")
     assert mpirun.find_launcher(Library(OPEN_MPI, "5.0.11", ""), str(tmp_path / "second")) == right
     assert mpirun.find_launcher(Library(MPICH, "5.0.2", ""), path) == hydra
     prefix = tmp_path / "prefix"
@@ -172,7 +198,7 @@ def test_launcher_of_another_mpi_is_refused(tmp_path, no_launcher_here):
         mpirun.find_launcher(Library(MPICH, "5.0.2", "/v/lib/libmpi.so.12"), str(tmp_path / "bin"))
     text = str(caught.value)
     assert "mpi4py loads MPICH 5.0.2 (/v/lib/libmpi.so.12)" in text
-    assert "mpiexec is of Open MPI 5.0.11" in text and "mpirun is of an unknown MPI" in text
+    assert "mpiexec is of Open MPI 5.0.11" in text and "mpirun is of an MPI that is not known: who knows" in text
     assert "pip install mpich==5.0.2" in text
     with pytest.raises(LaunchError, match="no mpirun or mpirun.openmpi at all"):
         mpirun.find_launcher(Library(OPEN_MPI, "5.0.11", ""), str(tmp_path / "nowhere"))
@@ -183,6 +209,8 @@ def test_launcher_of_another_mpi_is_refused(tmp_path, no_launcher_here):
     [
         ('["Open MPI v5.0.11, package: x", ["/v/libmpi.so.40"]]', Library(OPEN_MPI, "5.0.11", "/v/libmpi.so.40")),
         ('["MPICH Version:      5.0.2\\nMPICH Device: ch4", []]', Library(MPICH, "5.0.2", "")),
+        ('["Intel(R) MPI Library 2021.18.1 for Linux* OS\\n", []]', Library(INTEL_MPI, "2021.18.1", "")),
+        ('["Open MPI v4.1.4, package: Debian", ["/l/libmpi.so.40"]]', Library(OPEN_MPI_4, "4.1.4", "/l/libmpi.so.40")),
     ],
 )
 def test_library_of_mpi4py(monkeypatch, tmp_path, answer, expected):
@@ -195,10 +223,10 @@ def test_library_that_cannot_be_loaded(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", python)
     with open(python, "a") as script:
         script.write("echo \"ModuleNotFoundError: No module named 'mpi4py'\" >&2; exit 1\n")
-    with pytest.raises(LaunchError, match="cannot load MPI in .*No module named 'mpi4py'. Install one: pip install"):
+    with pytest.raises(LaunchError, match="cannot load MPI in .*No module named 'mpi4py'. Install one beside it: pip"):
         mpirun.find_library()
-    fake_launcher(tmp_path / "bin", "python", '["Intel(R) MPI Library 2021.13 for Linux\\n", []]')
-    with pytest.raises(LaunchError, match="does not know: Intel.* Start the ranks with its own launcher"):
+    fake_launcher(tmp_path / "bin", "python", '["MPI VERSION    : CRAY MPICH version 8.1.29\\n", []]')
+    with pytest.raises(LaunchError, match="does not know: MPI VERSION .* CRAY .* Start the ranks with its own"):
         mpirun.find_library()
 
 

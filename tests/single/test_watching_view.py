@@ -72,11 +72,11 @@ def test_how_a_run_ends_or_does_not(tmp_path):
     )
     assert shown(path, age=400)[-1].startswith("NO LINE FOR 7 min: it may be ")
     run.steps(19)
-    run.metrics._file.flush()
+    run.metrics.flush()
     assert shown(path, age=3.2)[-1] == "last line 3.2 s ago"
     assert shown(path, age=40)[-1].startswith("NO LINE FOR 40 s, steps take 100 ms: it may be writing a checkpoint")
     run.steps(1)
-    run.metrics._file.flush()
+    run.metrics.flush()
     assert "an evaluation is due" in shown(path, age=40)[-1]
     run.evaluate()
     run.steps(5)
@@ -144,7 +144,7 @@ def test_a_log_gets_lines(tmp_path, monkeypatch):
 
     def go_on(steps):
         run[0].steps(steps)
-        run[0].metrics._file.flush()
+        run[0].metrics.flush()
 
     acts = iter(
         [
@@ -172,7 +172,7 @@ WRITER = """
     for _ in range(6):
         run.clock = time.time()
         run.steps(10)
-        run.metrics._file.flush()
+        run.metrics.flush()
         time.sleep(0.2)
     run.end()
 """

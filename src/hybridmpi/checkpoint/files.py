@@ -148,6 +148,18 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_names(path: Path) -> None:
+    """Wait until the names of `path` and of all folders above it, up to where the file system is mounted, are on disk:
+    whoever made them may not have waited. Local."""
+    path = path.absolute()
+    device = os.stat(path).st_dev
+    for folder in path.parents:
+        if os.stat(folder).st_dev != device:
+            return
+        with suppress(PermissionError):  # where this user may not look, this job has made nothing
+            sync(folder)
+
+
 def slabs(array: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
     """Yield (begin, end) along the first axis of `array`, about `size` bytes and at least one row each. Local."""
     rows = max(1, size * len(array) // max(1, array.nbytes))

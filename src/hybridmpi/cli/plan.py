@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from hybridmpi.cli.job import add_job
-from hybridmpi.cli.launch import UNDER_MPI
+from hybridmpi.cli.launch import one_of_several
 from hybridmpi.errors import LaunchError, UsageError
 
 
@@ -49,7 +48,7 @@ OF_RANKS = ("steps", "limit")
 def run(options: argparse.Namespace) -> int:
     """Print the plan and return the exit code. Local, without MPI but for --measure; where MPI started several ranks,
     collective over them."""
-    several = any(int(os.environ.get(name, 1)) > 1 for name in UNDER_MPI)
+    several = one_of_several() is not None
     for name in OF_A_MACHINE if several else OF_RANKS:
         if getattr(options, name) not in (None, False, []):
             option = f"--{name.replace('_', '-')}"

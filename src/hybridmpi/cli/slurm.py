@@ -14,10 +14,10 @@ from typing import Any
 from hybridmpi.cli import mpirun
 from hybridmpi.cli.job import add_job
 from hybridmpi.errors import LaunchError, UsageError
+from hybridmpi.mpi_implementations import IMPLEMENTATIONS
 
-PMI = {mpirun.OPEN_MPI: "pmix", mpirun.MPICH: "pmi2"}
-"""What srun must speak for an MPI."""
-STARTERS = ("pmix", "pmi2", "mpirun")
+STARTERS = (*dict.fromkeys(each.plugin for each in IMPLEMENTATIONS), "mpirun")
+"""What srun must speak for an MPI; or its own launcher."""
 DIRECTIVES = {
     "account": "whom the time is charged to",
     "partition": "the nodes that are asked for",
@@ -141,7 +141,7 @@ def request_of(options: argparse.Namespace) -> Any:
         raise UsageError(
             "--servers-per-node, --server-cpus, --server-directive: these are of --server-nodes; give it too"
         )
-    mpi = o.mpi or PMI[mpirun.find_library().family]
+    mpi = o.mpi or mpirun.find_library().mpi.plugin
     without_fabric, crowded = told(mpi)
     return Request(
         job_file=o.job,
@@ -168,13 +168,21 @@ def request_of(options: argparse.Namespace) -> Any:
 
 
 def told(mpi: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what the MPI of a PMI must be told without a fabric, and with more ranks than cores. Local."""
-    family = next((family for family, pmi in PMI.items() if pmi == mpi), None)
-    if family is None:
+    """Return what the MPI of a PMI must be told without a fabric, and with more ranks than cores. Local.
+
+    It is the MPI here if it speaks this PMI, else the newest that does.
+    """
+    speaking = [each for each in IMPLEMENTATIONS if each.plugin == mpi]
+    if not speaking:
         return {}, {}
+    try:
+        here = mpirun.find_library().mpi
+    except LaunchError:  # where scripts are written there need not be an MPI
+        here = speaking[0]
+    implementation = here if here in speaking else speaking[0]
 
     def assigned(**situation: Any) -> dict[str, str]:
-        wanted, _ = mpirun.command_line(mpirun.Situation(family, "srun", 4, (), nodes=2, **situation))
+        wanted, _ = mpirun.command_line(mpirun.Situation(implementation, "srun", 4, (), nodes=2, **situation))
         return {name: value for name, value in wanted.items() if name not in mpirun.THREADS}
 
     plain = assigned(cores=2, fabric=True)

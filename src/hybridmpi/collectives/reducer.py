@@ -20,7 +20,8 @@ from hybridmpi.collectives.topology import Topology, discover
 from hybridmpi.collectives.two_level import TAGS
 from hybridmpi.collectives.wire import wire_for
 from hybridmpi.errors import HybridMPIError, UsageError
-from hybridmpi.world import World, has_fabric
+from hybridmpi.mpi_start import has_fabric
+from hybridmpi.world import World
 
 # The name of what one node does: no messages at all.
 SHARED = "shared"

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from hybridmpi import environment
 from hybridmpi.collectives.hostlist import expand
 from hybridmpi.errors import LaunchError, UsageError
 from hybridmpi.wording import plural
@@ -88,8 +89,8 @@ def discover(world: World, supernodes: Sequence[str] = ()) -> Topology:
         node=world.node_of[world.rank],
         host=socket.gethostname(),
         core=min(os.sched_getaffinity(0)),
-        address=os.environ.get("SLURM_TOPOLOGY_ADDR", ""),
-        pattern=os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", ""),
+        address=environment.text("SLURM_TOPOLOGY_ADDR"),
+        pattern=environment.text("SLURM_TOPOLOGY_ADDR_PATTERN"),
     )
     return arrange(world.gather(mine), supernodes)
 

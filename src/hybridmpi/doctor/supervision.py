@@ -7,31 +7,30 @@ import queue
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from hybridmpi.children import python
 from hybridmpi.doctor.finding import FAIL, MARK, Finding, fail, warn
-from hybridmpi.wording import one_line
+from hybridmpi.mpi_implementations import PLUGINS, Implementation, implementation
+from hybridmpi.wording import telling
 
 PATIENCE = 30.0
 """Seconds that any one step may take."""
 PATIENCE_FOR = {"start of MPI": 60.0, "imports, checkpoints and GPU": 60.0}
-STACK = r"\[[\w.-]+:\d+\] (\[|\*\*\*)"
-"""Begins the lines of the stack that Open MPI prints for a rank that crashed."""
+NO_PMI = re.compile(r"PMI(x|X|2)?\b.*\b(version|support|mismatch)|PMI[X2]?_Init|unable to init\w* PMI", re.IGNORECASE)
+"""What an MPI says that was started by something that does not speak its PMI."""
 # Of what MPI and the launcher print, so much is kept.
 KEPT_LINES = 200
 MEANING = {
     "this host": "look at the load of this host and at the file system that holds the environment",
     "start of MPI": "hybridmpi launch -n 2 -- doctor on one host; if that is well, look for a firewall between hosts, "
-    "and try OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm,tcp (Open MPI) or FI_PROVIDER=tcp (MPICH)",
-    "all-reduce": "the network that MPI chose does not work here: try OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm,tcp "
-    "(Open MPI) or FI_PROVIDER=tcp (MPICH)",
-    "one-sided": "windows do not work with this MPI here: try OMPI_MCA_osc=^ucx (Open MPI), another MPI, more room in "
-    "/dev/shm",
+    "and {messages}",
+    "all-reduce": "the network that MPI chose does not work here: {messages}",
+    "one-sided": "windows do not work with this MPI here: {one_sided}; or more room in /dev/shm",
     "large windows": "tables of more than 2 GiB a rank may not work with this MPI: use more servers, or another MPI",
 }
 SECTIONS = ("software", "MPI", "ranks", "communication", "machine", "files", "directory")
@@ -48,6 +47,7 @@ class Examined:
     step: str = ""
     stopped: bool = False
     spoken: list[str] = field(default_factory=list)
+    mpi: Implementation | None = None
 
     def findings(self) -> list[Finding]:
         """Return all findings in the order of the report."""
@@ -90,25 +90,30 @@ def examine(argv: Sequence[str], environment: Mapping[str, str]) -> Examined:
     told = result.sections.setdefault("communication", [])
     if reason or not result.finished:
         step = result.step or "start"
-        telling = _telling(result.spoken)
-        said = f"; it said: {telling}" if telling else ""
+        told_most = telling("\n".join(result.spoken))
+        said = f"; it said: {told_most}" if told_most else ""
         told.append(fail(step, f"{reason or 'ended early'}{said}", _remedy(result)))
         result.finished = False
     elif result.spoken and not any(finding.status == FAIL for finding in result.findings()):
-        told.append(
-            warn("messages", f"MPI printed: {_telling(result.spoken)}", "look it up; training goes on all the same")
-        )
+        printed = telling("\n".join(result.spoken))
+        told.append(warn("messages", f"MPI printed: {printed}", "look it up; training goes on all the same"))
     return result
 
 
 def _remedy(result: Examined) -> str:
     """Return what to do about the step that the examination did not survive."""
-    if result.step == "start of MPI" and any("PMI" in line for line in result.spoken):
+    if result.step == "start of MPI" and any(NO_PMI.search(line) for line in result.spoken):
+        right = f"srun --mpi={result.mpi.plugin}" if result.mpi else f"srun {PLUGINS}"
         return (
-            "the launcher and this MPI share no PMI: start with hybridmpi launch, which finds the right launcher, or "
-            "srun --mpi=pmix (Open MPI), srun --mpi=pmi2 (MPICH)"
+            f"the launcher and this MPI share no PMI: start with hybridmpi launch, which finds the right launcher, or "
+            f"{right}"
         )
-    return MEANING.get(result.step, "hybridmpi launch -n 2 -- doctor on one host tells whether it is the network")
+    advice = MEANING.get(result.step, "hybridmpi launch -n 2 -- doctor on one host tells whether it is the network")
+    mpi = result.mpi
+    return advice.format(
+        messages=mpi.messages if mpi else "try another MPI",
+        one_sided=mpi.one_sided if mpi else "try another MPI",
+    )
 
 
 def _stop(number: int, frame: object) -> None:
@@ -151,6 +156,8 @@ def _read(stream: IO[str], lines: queue.Queue) -> None:
 def _take(message: dict[str, Any], result: Examined) -> None:
     if "begin" in message:
         result.step = message["begin"]
+    elif "mpi" in message:
+        result.mpi = implementation(*message["mpi"])
     elif "section" in message:
         result.sections[message["section"]] = [
             Finding(**{**finding, "where": tuple(finding["where"])}) for finding in message["findings"]
@@ -158,15 +165,6 @@ def _take(message: dict[str, Any], result: Examined) -> None:
     else:
         result.ranks, result.hosts = message["end"]["ranks"], message["end"]["hosts"]
         result.finished = True
-
-
-def _telling(spoken: Sequence[str]) -> str:
-    """Return the lines that tell most, as one: Python's last error, else the last ones, without rules and banners."""
-    lines = [one_line(line) for line in spoken if any(letter.isalpha() for letter in line)]
-    lines = list(dict.fromkeys(line for line in lines if not re.match(STACK, line)))
-    lines = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)][-1:] or lines
-    text = " / ".join(lines[-3:] if len(lines) > 3 else lines)
-    return text if len(text) <= 400 else f"... {text[-400:]}"
 
 
 def _end(child: subprocess.Popen) -> None:
@@ -182,4 +180,4 @@ def _end(child: subprocess.Popen) -> None:
 
 def rank_program(directory: str) -> list[str]:
     """Return the program of one rank. Local."""
-    return [sys.executable, "-m", "hybridmpi.doctor.examination", directory]
+    return python("-m", "hybridmpi.doctor.examination", directory)

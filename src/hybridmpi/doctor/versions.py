@@ -5,9 +5,10 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 
 from hybridmpi.doctor.finding import Finding, fail, ok
+from hybridmpi.wording import one_line
 
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("numpy", "numba", "mpi4py", "h5py", "threadpoolctl")
@@ -43,6 +44,18 @@ def _package(name: str, oldest: str) -> Finding:
     if numbers(version) < numbers(oldest):
         return fail(name, f"{version} is too old: {oldest} is needed", remedy)
     return ok(name, version)
+
+
+def absent() -> dict[str, Finding]:
+    """Return a `fail` for each package that ranks need to do anything together and that cannot be imported. Local."""
+    found = {}
+    for name in ("numpy", "threadpoolctl"):
+        try:
+            import_module(name)
+        except Exception as error:  # a broken package raises what it likes
+            text = f"cannot be imported: {type(error).__name__}: {one_line(error)[:200]}"
+            found[name] = fail(name, text, f"{sys.executable} -m pip install --force-reinstall {name}")
+    return found
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from hybridmpi import kernels
+from hybridmpi.collectives.summands import largest_summand, unfit_to_sum
 from hybridmpi.errors import NonFiniteError, UsageError
 from hybridmpi.memory import resident_shared_bytes, unmap_pages
 from hybridmpi.sparse.asking import Asking, Questions
@@ -265,18 +266,17 @@ class Client:
 
     def unfit(self, table: int, ids: np.ndarray, values: np.ndarray) -> str:
         """Say what forbids to push a table's row gradients, [n, dim]: values that are not finite, or too large for the
-        wire to another node. "" if nothing does. Local; before the ranks agree on the step."""
+        sum over the ranks or the wire to another node. "" if nothing does. Local; before the ranks agree on the step.
+        """
         forms = [forms[table] for forms in self._forms]
         # What a node's ranks add up before it is rounded must not exceed it either; averages do not.
-        summed = self.node_sum is not None and self.specs[table].reduction == "sum"
-        ranks = self.node_sum.ranks if summed else 1
-        largest = min((form.largest / ranks for form in forms if form.largest is not None), default=None)
-        bad = kernels.nonfinite_count(values) if largest is None else kernels.count_beyond(values, largest)
-        if not bad:
+        name, mean = self.specs[table].name, self.specs[table].reduction == "mean"
+        ranks = self.node_sum.ranks if self.node_sum is not None and not mean else 1
+        clients = len(self.world.clients)
+        carried = [form.largest / ranks for form in forms if form.largest is not None]
+        if not kernels.count_beyond(values, min([largest_summand(values.dtype, clients, mean), *carried])):
             return ""
-        name, found = self.specs[table].name, []
-        if count := kernels.nonfinite_count(values):
-            found.append(f"{count} of {values.size} values in the gradient of '{name}' are not finite")
+        found = [text] if (text := unfit_to_sum(values, name, clients, mean)) else []
         for owner, (where, _) in enumerate(self._maps[table].split(ids)):
             form, part = forms[owner], values[where]
             if form.largest is not None and (

@@ -13,6 +13,7 @@ from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import AllReduce, Bucket, discover, layout
 from hybridmpi.collectives.shared import room_for
+from hybridmpi.collectives.summands import largest_summand, unfit_to_sum
 from hybridmpi.collectives.tuning import calibrate
 from hybridmpi.errors import UsageError
 from hybridmpi.field_types import Count, Options, Wire
@@ -118,11 +119,11 @@ class DenseExchange:
     def _fill(self, number: int) -> None:
         """Look at a full bucket before others' values come to it, and queue it."""
         bucket = self.buckets[number]
-        if self._weight and kernels.nonfinite_count(bucket.gradients):
+        ranks = len(self.world.clients)
+        if self._weight and kernels.count_beyond(bucket.gradients, largest_summand(bucket.dtype, ranks, mean=True)):
             for part in bucket.slices:
-                array = bucket.view(bucket.gradients, part)
-                if count := int(array.size - np.isfinite(array).sum()):
-                    self.found.append(f"{count} of {array.size} values in the gradient of '{part.name}' are not finite")
+                if unfit := unfit_to_sum(bucket.view(bucket.gradients, part), part.name, ranks):
+                    self.found.append(unfit)
         self._waiting.append(number)
 
     def progress(self) -> bool:

@@ -56,9 +56,15 @@ class Metrics:
             now = time.monotonic()
             if kind != "step" or now - self._flushed > FLUSH_SECONDS:
                 self._flushed = now
-                self._flush()
+                self._write()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the lines that wait."""
+        if self._file is not None:
+            with self._aside.guarded():
+                self._write()
+
+    def _write(self) -> None:
         """Write the lines that wait, or none of them."""
         data, self._lines = "".join(self._lines).encode(), []
         if not data:
@@ -102,8 +108,7 @@ class Metrics:
     def close(self) -> None:
         """Write what waits, and close the file."""
         if self._file is not None:
-            with self._aside.guarded():
-                self._flush()
+            self.flush()
             with self._aside.guarded():
                 os.close(self._file)
             self._file = None

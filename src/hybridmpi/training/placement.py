@@ -69,21 +69,23 @@ def balance(trainer: Trainer) -> str:
 
 
 def partitions(trainer: Trainer) -> dict[str, Any]:
-    """Return how tables lie at owners that were dealt anew in the running job, as JSON values for a checkpoint.
-    Local."""
-    specs, owners = trainer.exchange.specs, len(trainer.world.owners)
-    dealt = [specs[number] for number in sorted(trainer.exchange.dealt_anew)]
-    return {
-        spec.name: {"kind": spec.partition, "homes": list(spec.homes), "owners": owners} for spec in dealt if spec.homes
-    }
+    """Return how tables lie at owners, or will again, that were dealt anew in the running job, as JSON values for a
+    checkpoint. Local."""
+    exchange, owners = trainer.exchange, len(trainer.world.owners)
+    dealt = [exchange.spec_at_owners(number) for number in sorted(exchange.dealt_anew)]
+    return {spec.name: {"kind": spec.partition, "homes": list(spec.homes), "owners": owners} for spec in dealt}
 
 
 def restore_partitions(trainer: Trainer, saved: Mapping[str, Any]) -> None:
-    """Deal the tables as a checkpoint found them, if there are as many owners as then. Collective over compute."""
-    tables = at_owners(trainer)
+    """Deal the tables as a checkpoint found them, if there are as many owners as then; one that every rank holds now
+    will lie so when it returns to them. Collective over compute."""
+    exchange = trainer.exchange
+    numbers = {spec.name: number for number, spec in enumerate(exchange.specs)}
     for name, found in saved.items():
-        if name not in tables or found["owners"] != len(trainer.world.owners):
+        if name not in numbers or found["owners"] != len(trainer.world.owners):
             continue
-        spec = trainer.exchange.specs[tables[name]]
-        if (spec.partition, spec.homes) != (found["kind"], tuple(found["homes"])):
-            repartition(trainer, name, None, found["homes"], found["kind"])
+        spec, homes = exchange.specs[numbers[name]], tuple(found["homes"])
+        if spec.homes == ():
+            exchange.return_to(numbers[name], replace(spec, partition=found["kind"], homes=homes))
+        elif (spec.partition, spec.homes) != (found["kind"], homes):
+            repartition(trainer, name, None, homes, found["kind"])

@@ -10,6 +10,7 @@ import numpy as np
 from hybridmpi import kernels
 from hybridmpi.autograd import Parameter
 from hybridmpi.collectives import AllReduce
+from hybridmpi.collectives.summands import unfit_to_sum
 from hybridmpi.errors import UsageError
 from hybridmpi.field_types import Natural, Options, Wire
 from hybridmpi.nn import Embedding
@@ -162,6 +163,16 @@ class TableExchange:
         self.dealt_anew.add(number)
         return moved
 
+    def spec_at_owners(self, number: int) -> TableSpec:
+        """Return how a table lies at owners; of one that has left them, how it will when it returns. Local."""
+        spec = self.specs[number]
+        return spec if spec.homes != () else replace(spec, homes=self._left[number])
+
+    def return_to(self, number: int, spec: TableSpec) -> None:
+        """Let a table that every rank holds lie at owners as `spec` says, should it return to them. Local."""
+        self._left[number], self.specs[number] = spec.homes, replace(spec, homes=())
+        self.dealt_anew.add(number)
+
     def _replica_exchanges(self) -> tuple[RowGather, TableSums]:
         traffic = self.service.client.traffic
         return (
@@ -236,9 +247,10 @@ class TableExchange:
             if isinstance(table, Table):
                 if unfit := client.unfit(table.number, rows.indices, rows.values):
                     self.found.append(unfit)
-            elif count := kernels.nonfinite_count(rows.values):
-                size = rows.values.size
-                self.found.append(f"{count} of {size} values in the gradient of '{table.name}' are not finite")
+            else:
+                clients, mean = len(self.world.clients), table.spec.reduction == "mean"
+                if unfit := unfit_to_sum(rows.values, table.name, clients, mean):
+                    self.found.append(unfit)
         self.found += [bad for gradient in self.served.gradients() if (bad := client.unfit(*gradient))]
 
     def row_counts(self) -> np.ndarray:

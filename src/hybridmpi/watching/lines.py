@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +16,12 @@ RECENT = 200
 _TELLING = (b'"skipped": true', b'"notes": ')
 _KINDS = ("run", "step", "evaluation", "note", "checkpoint", "end")
 # What lines say if they do: numbers or nothing, and sections of numbers.
-_NUMBERS, _SECTIONS = ("time", "loss", "examples", "seconds", "hidden"), ("phases", "bytes", "rows")
-_SECTION_TYPES = {float, int, bool}
-_TYPES = {*_SECTION_TYPES, type(None)}
+_NUMBERS, _SECTIONS = ("time", "examples", "seconds", "hidden"), ("phases", "bytes", "rows")
 _NOTHING: dict[str, float] = {}
 # More steps than any run has, and fewer than numbers of 64 bits can count.
 MOST = 1 << 53
+# Numbers beyond this are none that a run has measured: sums of their squares are still numbers.
+LARGEST = 1e100
 _decoder = json.JSONDecoder()
 
 
@@ -37,7 +38,7 @@ def parse(text: bytes, stride: int, latest: bool = True) -> Iterator[dict[str, A
     starts = np.concatenate([[0], ends[:-1] + 1])
     steps: list[dict[str, Any]] = []
     for row in _worth_reading(text, data, starts, ends, stride, RECENT * latest):
-        said = _object(text[starts[row] : ends[row]])
+        said = record(text[starts[row] : ends[row]])
         if said is None:
             continue
         if said["kind"] == "step":
@@ -69,29 +70,89 @@ def _worth_reading(
     return np.flatnonzero(chosen).tolist()
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line, or None."""
+def record(line: bytes) -> dict[str, Any] | None:
+    """Return what a line says; None for one that is no object of metrics. Local.
+
+    The border of what is read: behind it every record of a known kind has a `step`, and each field that is used is
+    absent or of its type and within the bounds here. Texts can be encoded.
+    """
     try:
         said, end = _decoder.raw_decode(text := line.decode("utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if end != len(text.rstrip()) or not isinstance(said, dict) or not isinstance(said.get("kind"), str):
         return None
     if said["kind"] not in _KINDS:
         return said
-    sane = isinstance(said.get("step"), int) and -MOST <= said["step"] <= MOST
-    sane = sane and {*map(type, map(said.get, _NUMBERS))} <= _TYPES
-    if said["kind"] == "step":
-        for section in _SECTIONS:
-            values = said.get(section, _NOTHING)
-            sane = sane and type(values) is dict and {*map(type, values.values())} <= _SECTION_TYPES
-    elif said["kind"] == "run":
-        sane = sane and _is_job(said.get("job", {}))
-    return said if sane else None
+    if "\\ud" in text:  # halves of characters, which no output takes
+        said = _whole(said)
+    if None in said.values():
+        said = {name: value for name, value in said.items() if value is not None}
+    if not (_is_step(said.get("step")) and all(map(_is_measure, map(said.get, _NUMBERS)))):
+        return None
+    return said if _FIELDS[said["kind"]](said) else None
 
 
-def _is_job(job: Any) -> bool:
-    """Return whether what a run says of its job has sections, and a number of steps if any."""
+def _is_measure(value: Any) -> bool:
+    """Return whether a value is absent, or a number whose sums over a run and whose squares are numbers too."""
+    return value is None or (isinstance(value, (int, float)) and abs(value) <= LARGEST)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a measure, or a float that says that it is no number or infinite."""
+    return _is_measure(value) or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and -MOST <= value <= MOST
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST
+
+
+def _is_section(value: Any) -> bool:
+    return type(value) is dict and all(number is not None and _is_measure(number) for number in value.values())
+
+
+def _is_of_step(said: dict[str, Any]) -> bool:
+    if not all(_is_section(said.get(section, _NOTHING)) for section in _SECTIONS):
+        return False
+    notes, skipped = said.get("notes", ()), said.get("skipped", False)
+    of_texts = isinstance(notes, (list, tuple)) and all(isinstance(note, str) for note in notes)
+    return of_texts and isinstance(skipped, bool) and _is_number(said.get("loss"))
+
+
+def _is_of_run(said: dict[str, Any]) -> bool:
+    """Return whether what a run says of its job has sections, and in them what is used."""
+    job = said.get("job", {})
     if not isinstance(job, dict) or not all(isinstance(section, dict) for section in job.values()):
         return False
-    return isinstance(job.get("training", {}).get("steps", 0), int)
+    training, kind, host = job.get("training", {}), job.get("model", {}).get("kind", ""), said.get("host", "")
+    counts = [said.get(name, 0) for name in ("compute_ranks", "servers", "nodes")] + [training.get("steps", 0)]
+    return all(map(_is_count, counts)) and isinstance(kind, str) and isinstance(host, str)
+
+
+def _is_of_evaluation(said: dict[str, Any]) -> bool:
+    for name in [name for name, value in said.items() if isinstance(value, (int, float)) and not _is_number(value)]:
+        del said[name]  # of what a kind of job tells, one number that is none says nothing of the others
+    return True
+
+
+_FIELDS = {
+    "step": _is_of_step,
+    "run": _is_of_run,
+    "evaluation": _is_of_evaluation,
+    "note": lambda said: isinstance(said.get("text", ""), str),
+    "checkpoint": lambda said: True,
+    "end": lambda said: True,
+}
+
+
+def _whole(said: Any) -> Any:
+    """Return a JSON value whose texts can be encoded."""
+    if isinstance(said, str):
+        return said.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(said, list):
+        return [_whole(value) for value in said]
+    return {_whole(key): _whole(value) for key, value in said.items()} if isinstance(said, dict) else said

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
+import stat
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from hybridmpi.errors import UsageError
 from hybridmpi.watching.history import History
-from hybridmpi.watching.lines import parse
+from hybridmpi.watching.lines import parse, record
 
 FILE_NAME = "metrics.jsonl"
 CHUNK = 1 << 22
+SHOWN = 300  # characters of a name
 # More bytes than the lines of lines.RECENT steps take.
 LATEST = 1 << 20
 # The first bytes of a file, by which one that was written anew is known: its first line has the time.
@@ -26,7 +26,10 @@ _START = b'\n{"kind": "run", '
 def metrics_file(path: str | os.PathLike) -> Path:
     """Return the metrics file that `path` means: itself, or the one in that directory. Local."""
     path = Path(path)
-    return path if path.suffix == ".jsonl" or path.is_file() else path / FILE_NAME
+    try:
+        return path if path.suffix == ".jsonl" or path.is_file() else path / FILE_NAME
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
 
 
 def read_metrics(path: str | os.PathLike) -> History:
@@ -38,6 +41,12 @@ def read_metrics(path: str | os.PathLike) -> History:
     reader = MetricsReader(path)
     require_metrics(reader)
     return reader.history
+
+
+def _unreadable(file: Path, error: OSError | ValueError) -> UsageError:
+    what = getattr(error, "strerror", None) or error  # of a name with a zero byte there is a text alone
+    shown = str(file).replace("\0", "\\0")
+    return UsageError(f"{shown[:SHOWN]}: cannot be read: {what}; expected a metrics file")
 
 
 class MetricsReader:
@@ -61,12 +70,15 @@ class MetricsReader:
     def poll(self) -> bool:
         """Take in what is new; return whether there was anything. Raises UsageError for what is no readable file."""
         try:
-            with open(self.file, "rb") as file:
+            # A pipe that nobody writes would hold up the open.
+            with os.fdopen(os.open(self.file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise OSError(0, "it is a pipe, a device or a directory")
                 return self._read(file)
         except FileNotFoundError:
             return False
-        except OSError as error:
-            raise UsageError(f"{self.file}: cannot be read: {error.strerror}; expected a metrics file") from error
+        except (OSError, ValueError) as error:
+            raise _unreadable(self.file, error) from error
 
     def _read(self, file: BinaryIO) -> bool:
         status = os.fstat(file.fileno())
@@ -139,8 +151,8 @@ def _ends(file: BinaryIO) -> list[float]:
         at = text.find(_START)
         while at >= 0:
             file.seek(offset - len(rest) + at + 1)
-            with suppress(ValueError, KeyError, TypeError):
-                steps.append(float(json.loads(file.readline())["step"]))
+            if (said := record(file.readline())) is not None:
+                steps.append(float(said["step"]))
             at = text.find(_START, at + 1)
         offset += len(chunk)
         file.seek(offset)
