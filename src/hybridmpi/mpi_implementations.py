@@ -35,6 +35,8 @@ class Implementation:
     `starter` is the launcher in words; `ending` makes it end its ranks at once; `killing` are exit codes by which it
     may report that it killed ranks after one had failed. `plugin` is what srun must be told by --mpi.
 
+    `backing` is the variable that names another folder than /dev/shm for memory that ranks share.
+
     For doctor: `settings`, how the names of its variables begin; `components` is the variable that names what moves
     messages, `shared_memory` the component for ranks of one host; `hurtful`: variable -> (value, what it does); then
     what to do where waits are slow, where one-sided messages wait for their target, where messages do not arrive.
@@ -73,6 +75,7 @@ class Implementation:
     plugin: str
     settings: tuple[str, ...]
     components: str = ""
+    backing: str = ""
     shared_memory: str = ""
     hurtful: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     slow_waits: str
@@ -119,6 +122,7 @@ _OPEN_MPI_5 = Implementation(
     plugin="pmix",
     settings=("OMPI_MCA_", "PRTE_MCA_"),
     components="OMPI_MCA_btl",
+    backing="OMPI_MCA_osc_sm_backing_directory",
     shared_memory="sm",
     slow_waits="export OMPI_MCA_mpi_yield_when_idle=1 (hybridmpi launch sets it), or start fewer ranks a node",
     one_sided="unset OMPI_MCA_osc and OMPI_MCA_btl (ompi_info --param osc all lists what there is), or pip install "

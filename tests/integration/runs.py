@@ -70,10 +70,10 @@ class Run:
         return Checkpoint.open(self.directory)
 
 
-def arguments(job: Path, name: str, *sets: str, resume: Path | str | None = None) -> list[str]:
+def arguments(job: Path, name: str, *sets: str, resume: Path | str | None = None, fresh: bool = False) -> list[str]:
     """Return the arguments of a Python that trains `job` into its own directory `name`; resume="": the newest there."""
     sets = (f"checkpoint.directory={job.parent / name}", f"metrics.path={job.parent / name}.jsonl", *sets)
-    resuming = [] if resume is None else ["--resume", *filter(None, [str(resume)])]
+    resuming = ["--fresh"] if fresh else [] if resume is None else ["--resume", *filter(None, [str(resume)])]
     return ["-m", "hybridmpi", "train", str(job), *(part for s in sets for part in ("--set", s)), *resuming]
 
 
@@ -84,9 +84,17 @@ def finished(job: Path, name: str, outcome: Outcome) -> Run:
     return Run(outcome, job.parent / name, lines)
 
 
-def train(job: Path, name: str, ranks: int, *sets: str, resume: Path | str | None = None, code: int | None = 0) -> Run:
+def train(
+    job: Path,
+    name: str,
+    ranks: int,
+    *sets: str,
+    resume: Path | str | None = None,
+    code: int | None = 0,
+    fresh: bool = False,
+) -> Run:
     """Train on so many ranks and return the run; fail unless it ends with `code` (None: any), leaving no process."""
-    outcome = run_mpi(ranks, arguments(job, name, *sets, resume=resume), TIMEOUT)
+    outcome = run_mpi(ranks, arguments(job, name, *sets, resume=resume, fresh=fresh), TIMEOUT)
     assert code in (outcome.code, None) and outcome.left == (), str(outcome)
     return finished(job, name, outcome)
 

@@ -12,6 +12,8 @@ import pytest
 from launching import ROOT, run_mpi, run_process
 from runs import arguments, assert_whole, finished, write_job
 
+from hybridmpi.checkpoint import Checkpoint
+
 LAST_WORD = str(Path(__file__).parent / "programs" / "last_word.py")
 # Root without the right to write what is read-only, from the next program on; others have none.
 WITHOUT_RIGHTS = "import ctypes, os, sys; [ctypes.CDLL(None).prctl(24, c, 0, 0, 0) for c in (1, 2)]; " + (
@@ -128,12 +130,12 @@ def test_the_current_folder_may_go(job, tmp_path):
     gone.mkdir()
     program = (
         "import os, shutil, sys\nfrom hybridmpi.cli.main import main\nfrom hybridmpi.training.run import Run\n"
-        "train = Run.train\nRun.train = lambda run: (os.rmdir(os.getcwd()), train(run))[1]\nsys.exit(main())"
+        "train = Run.train\nRun.train = lambda run: (shutil.rmtree(os.getcwd()), train(run))[1]\nsys.exit(main())"
     )
-    argv = arguments(job, "gone")[2:]
+    argv = [*arguments(job, "gone")[2:], "--set", "checkpoint.directory=relative"]
     done = run_process([sys.executable, "-c", program, *argv], 60, {"PYTHONPATH": str(ROOT / "src")}, cwd=gone)
     assert done.code == 0, str(done)
-    assert finished(job, "gone", done).checkpoint().step == 24
+    assert Checkpoint.open(gone / "relative").step == 24
 
 
 def test_an_installation_that_nobody_may_write(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import pty
 import re
 import select
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 from launching import kill_session, run_mpi, run_process
 from runs import TIMEOUT, arguments, assert_whole, finished, train, write_job
+
+from hybridmpi.checkpoint import Checkpoint
 
 STEPS = 160
 PHASES = {"pull", "forward", "backward", "overlap", "wait", "push", "allreduce", "tables", "update"}
@@ -168,19 +171,55 @@ def test_only_the_newest_checkpoints_are_kept(job):
         assert_whole(path)
 
 
-def test_a_shorter_run_in_the_same_directory_keeps_what_it_wrote(job):
-    train(job, "again", 1, "training.steps=4", "checkpoint.every=2")
-    run = train(job, "again", 1, "training.steps=1")
-    assert "step-00000001" in {path.name for path in run.directory.iterdir()}
+def contents(directory):
+    return {path: path.read_bytes() for path in directory.parent.rglob(f"{directory.name}*/**/*") if path.is_file()}
+
+
+def test_a_new_run_in_the_folder_of_an_old_one_is_refused_or_starts_over(job):
+    run = train(job, "again", 1, "training.steps=4", "checkpoint.every=2")
+    before = contents(run.directory)
+    assert len(before) >= 8
+    refused = train(job, "again", 3, "training.steps=1", code=2)
+    (message,) = re.findall(r"^hybridmpi: .*", refused.outcome.output, re.MULTILINE)
+    assert all(word in message for word in ("of an earlier run", "--resume", "checkpoint.directory=", "--fresh"))
+    assert contents(run.directory) == before and refused.lines == run.lines, "it was touched"
+    new = train(job, "again", 1, "training.steps=3", "checkpoint.every=1", fresh=True)
+    assert {path.name for path in new.directory.iterdir()} == {"step-00000002", "step-00000003"}
+    assert [line["step"] for line in new.of_kind("step")] == [1, 2, 3]
+
+
+def test_two_runs_do_not_write_into_one_directory(job):
+    """The second is refused before its first step and names the first; killed, the first is in nobody's way."""
+    line = [sys.executable, *arguments(job, "both", "training.steps=100000", "checkpoint.every=2")]
+    environment = {**os.environ, "SLURM_JOB_ID": "4711"}
+    first = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    try:
+        owner = job.parent / "both" / ".owner.json"
+        deadline = time.monotonic() + TIMEOUT
+        while not list((job.parent / "both").glob("step-*/manifest.json")):
+            assert time.monotonic() < deadline and first.poll() is None
+            time.sleep(0.1)
+        second = train(job, "both", 1, "training.steps=200000", resume="", code=2)
+        (message,) = re.findall(r"^hybridmpi: .*", second.outcome.output, re.MULTILINE)
+        assert f"job 4711 on {platform.node()} (process {first.pid}, since " in message, message
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate()
+    assert owner.exists()
+    step = Checkpoint.open(job.parent / "both").step
+    third = train(job, "both", 1, f"training.steps={step + 2}", resume="")
+    assert f"taken over from job 4711 on {platform.node()}" in third.outcome.output and not owner.exists()
+    assert third.checkpoint().step == step + 2
 
 
 def test_a_checkpoint_directory_that_cannot_be_made(job):
     (job.parent / "file").write_text("no directory")
     directory = job.parent / "file" / "run"
-    run = train(job, "unwritable", 3, "training.steps=2", f"checkpoint.directory={directory}", code=1)
+    run = train(job, "unwritable", 3, "training.steps=2", f"checkpoint.directory={directory}", code=2)
     (message,) = re.findall(r"^hybridmpi: .*", run.outcome.output, re.MULTILINE)
-    assert "rank 0 of 3" in message and str(directory) in message and "expected a writable directory" in message
-    assert len(run.losses) == 2, "the metrics of the steps that were done are lost"
+    assert "rank 0 of 3" in message and f"checkpoint.directory = {directory}: cannot be written" in message
+    assert "reading" not in run.outcome.output and not run.lines, "found after something was done"
 
 
 def test_a_metrics_file_that_cannot_be_written(job):

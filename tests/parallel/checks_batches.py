@@ -128,7 +128,9 @@ def trained(comm, sizes, rule, **options):
         batches = [(random.integers(0, 20, size), random.integers(0, 3, size)) for size in mine]
         trainer, results = hm.Trainer(world, Lookup(), rule, **options), []
         last = trainer.fit(iter(batches), len(sizes), results.append)
-        assert last is results[-1] and trainer.step == len(sizes) and trainer.fit([], 99) is None
+        assert last is results[-1] and trainer.step == len(sizes)
+        trainer.fit([], 99)  # the end of the data is an end
+        assert trainer.step == len(sizes)
         learned = {name: array.copy() for name, array in trainer.dense_arrays()[0].items()}
         learned["words"] = trainer.model.words(np.arange(20)).data.copy()
         return results, learned

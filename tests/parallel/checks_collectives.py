@@ -296,6 +296,24 @@ def check_shared_memory_with_late_ranks(comm):
         reduce.close()
 
 
+def check_small_sums_back_to_back(comm):
+    """A rank that others slept for is in the next sums before they wake: what they have yet to read must still lie
+    there. Tiny sums, whose parts travel in the line of a flag, and small ones, in slots, in any order."""
+    ranks, rank = comm.Get_size(), comm.Get_rank()
+    shared = SharedMemory(comm)
+    for late in 2 * list(range(ranks)):
+        for sizes in ((500, 500, 500), (10, 10, 10), (500, 10, 500), (10, 500, 10)):
+            if rank == late:
+                time.sleep(0.01)
+            sums = [contribution(rank + 31 * turn, size, np.float32) for turn, size in enumerate(sizes)]
+            for buffer in sums:
+                shared.allreduce(buffer)
+            for turn, (size, buffer) in enumerate(zip(sizes, sums, strict=True)):
+                expected = sum(contribution(r + 31 * turn, size, np.float32) for r in range(ranks))
+                assert np.array_equal(buffer, expected), (late, sizes, turn)
+    shared.close()
+
+
 def check_across_nodes(comm):
     """Pretended nodes of one, two and three ranks, the last one smaller: two levels, every lane its slice."""
     for width in (1, 2, 3):

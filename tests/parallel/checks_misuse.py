@@ -261,3 +261,27 @@ def check_fit_that_has_nothing_to_do_says_so(comm):
             assert all(one.filename == __file__ for one in caught)
 
     hm.run(main, servers=0, comm=comm)
+
+
+def check_trainers_made_and_closed_leave_no_memory(comm):
+    """A closed Trainer's buffers of pushes alone are megabytes: of 30 of them next to nothing may be left."""
+    from pathlib import Path
+
+    def private():
+        """Return the kilobytes of memory that are this process's alone."""
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
+
+    def main(world):
+        before = 0
+        for number in range(40):
+            if number == 10:
+                before = private()
+            trainer = hm.Trainer(world, Pairs(), optim.SGD(0.1))
+            trainer.fit(batches(world, 1), 1)
+            trainer.close()
+        grown = world.gather(private() - before)
+        assert max(grown) < 8_000, f"{grown} kB"
+
+    for servers in servers_of(comm):
+        hm.run(main, servers=servers, comm=comm)

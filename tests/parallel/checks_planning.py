@@ -231,7 +231,8 @@ def check_every_mode_moves_the_predicted_bytes(comm):
                 if world.is_server:
                     continue
                 with contextlib.redirect_stdout(io.StringIO()):
-                    found = try_modes(world, job, 2, 60.0)
+                    # What runs is decided by one rank: by another one's limit nothing would.
+                    found = try_modes(world, job, 2, 60.0 if world.on_root() else 1e-12)
                 assert set(found.measured) | set(found.left_out) == set(MODES)
                 # A table is not copied to the only compute rank.
                 assert len(found.measured) == (4 if len(world.clients) > 1 else 2), found.left_out

@@ -19,6 +19,7 @@ from hybridmpi import optim
 from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.training.job import read_job
 from hybridmpi.training.run import Run
+from hybridmpi.training.sparsity import DECAY
 
 ROWS, BAD_STEP, SAVED, STEPS = 16, 2, 7, 10
 
@@ -246,7 +247,7 @@ def check_a_job_goes_on_with_its_search(comm):
 
 
 def check_a_skipped_step_counts_in_no_alpha(comm):
-    """It updates no row: alpha is that of the steps that did."""
+    """It updates no row: alpha is that of the steps that did, since the last look or in all."""
 
     def main(world):
         rank, ranks = world.compute.Get_rank(), world.compute.Get_size()
@@ -259,6 +260,12 @@ def check_a_skipped_step_counts_in_no_alpha(comm):
             for found in (trainer.sparsity.lately, trainer.sparsity.so_far, trainer.sparsity.levels):
                 alpha = found()["table"]
                 assert np.isclose(alpha.rank, 3 / 20) and np.isclose(alpha.all, (2 + ranks) / 20), (mode, found, alpha)
+            for _ in range(2):  # each look is at the steps since the one before of its kind
+                trainer.train_step((np.zeros(4, np.int64), np.ones(4)))
+            found = [look()["table"] for look in (trainer.sparsity.lately, trainer.sparsity.so_far)]
+            found.append(trainer.sparsity.levels()["table"])
+            expected = np.array([1.0, (3 * 3 + 2 * 1) / 5, (DECAY * 3 + 1) / (DECAY + 1)]) / 20
+            assert np.allclose([alpha.rank for alpha in found], expected), (mode, found)
             trainer.close()
 
     hm.run(main, servers=min(1, comm.Get_size() - 1), comm=comm)
@@ -278,12 +285,13 @@ def check_balance_weighs_what_was_pushed_since_the_last_look(comm):
             counts = {}
             for answer in trainer.service.call("statistics"):
                 counts |= answer["accesses"][0]
-            return [counts[part] > 0 for part in range(parts)]
+            return [counts[part] for part in range(parts)]
 
         for used in (0, parts - 1, 0):
             for _ in range(2):
                 trainer.train_step((np.arange(rows * used, rows * (used + 1)), np.ones(rows)))
-            assert pushed() == [part == used for part in range(parts)]
+            each = 2 * rows * len(world.clients)
+            assert pushed() == [each * (part == used) for part in range(parts)]
             trainer.balance()
             assert not any(pushed())
         world.barrier()

@@ -5,6 +5,7 @@ import time
 import numpy as np
 
 import hybridmpi as hm
+from hybridmpi import shared_windows
 from hybridmpi.errors import HybridMPIError, RemoteError
 from hybridmpi.world import World
 
@@ -93,3 +94,29 @@ def check_other_communicators_are_not_disturbed(comm):
         world.barrier()
     assert comm.recv(source=(rank - 1) % size, tag=11) == f"from {(rank - 1) % size}"
     request.wait()
+
+
+def check_a_node_without_room_for_what_its_ranks_share(comm):
+    """Every rank hears what all of the node want together, and which of them wants most."""
+    whole, last = 1 << 20, comm.Get_size() - 1
+    with World(0, comm) as world:
+        for wanted, refused in ((1 << 10, False), (1 << 20, True)):
+            mine = wanted * (world.rank + 1)
+            room = shared_windows._room
+            shared_windows._room = lambda _: (whole - 1, whole)
+            try:
+                window = shared_windows.shared_window(
+                    world.mpi, mine, 1, world.node, world.node, "the rows of table 'words'", "use more nodes"
+                )
+            except (HybridMPIError, RemoteError) as error:
+                total, most = sum(wanted * (rank + 1) for rank in range(world.size)), wanted * world.size
+                assert refused and str(error).startswith(f"the rows of table 'words': {total:,} bytes"), error
+                assert f"{most:,} of them of rank {last}, could not" in str(error) or world.size == 1
+                assert f"/dev/shm has {whole - 1:,} bytes free" in str(error) and "or use more nodes" in str(error)
+                assert isinstance(error, RemoteError) == (world.rank > 0)
+            else:
+                assert not refused
+                window.Free()
+            finally:
+                shared_windows._room = room
+        world.barrier()

@@ -42,7 +42,7 @@ def test_training(ranks):
 
 @pytest.mark.mpi(ranks=[1, 2, 3])
 def test_async_and_what_goes_on_beside_steps(ranks):
-    run_checks(ranks, "checks_async", "checks_trace", "checks_behind", "checks_damaged")
+    run_checks(ranks, "checks_async", "checks_trace", "checks_behind", "checks_damaged", "checks_outputs")
 
 
 @pytest.mark.mpi(ranks=[1, 3, 4])
@@ -67,7 +67,7 @@ def test_modes(ranks):
 @pytest.mark.any_mpi
 @pytest.mark.mpi(ranks=[1, 3])
 def test_plans_and_rounding(ranks):
-    run_checks(ranks, "checks_planning", "checks_rows_wire", "checks_clipping")
+    run_checks(ranks, "checks_planning", "checks_rows_wire", "checks_clipping", "checks_agreed")
 
 
 @pytest.mark.any_mpi

@@ -53,7 +53,7 @@ def test_backward_needs_history_and_a_scalar():
     x = Tensor(np.ones(2), requires_grad=True)
     with pytest.raises(UsageError, match="needs a gradient of that shape"):
         (x * 2).backward()
-    with pytest.raises(UsageError, match=r"given a gradient of shape \(3,\)"):
+    with pytest.raises(UsageError, match=r"gradient given to backward.* of shape \(3,\)"):
         (x * 2).backward(np.ones(3))
 
 

@@ -143,7 +143,25 @@ def test_what_has_no_plain_number_of_examples_is_refused_with_the_remedy(name):
 
 @pytest.mark.parametrize(
     "weight",
-    [np.nan, np.inf, -np.inf, -1, -0.5, True, np.True_, "3", b"3", 10**400, 1j, [3], (3,), np.ones(3), Tensor([3.0])],
+    [
+        np.nan,
+        np.inf,
+        -np.inf,
+        -1,
+        -0.5,
+        1e300,
+        2**53,
+        True,
+        np.True_,
+        "3",
+        b"3",
+        10**400,
+        1j,
+        [3],
+        (3,),
+        np.ones(3),
+        Tensor([3.0]),
+    ],
     ids=repr,
 )
 def test_a_weight_is_a_finite_number_from_zero_up(weight):

@@ -1,6 +1,7 @@
 """Written behind: copies that nothing changes, memory that is kept, and word of every outcome."""
 
 import threading
+import weakref
 
 import h5py
 import numpy as np
@@ -28,6 +29,21 @@ def test_copies_stay_what_they_were_and_use_the_same_memory_again():
     again = writer.copies("x", {"a": arrays["a"], "b": np.ones(12)})
     assert np.shares_memory(first["a"], again["a"]) and not np.shares_memory(first["b"], again["b"])
     assert not np.shares_memory(writer.copies("y", arrays)["a"], again["a"])
+
+
+def test_memory_that_a_checkpoint_no_longer_needs_is_given_back():
+    """Tables that have left this owner since."""
+    writer, alive = Behind(), []
+    for names in (("a", "b"), ("b",), ("b", "c")):
+        copies = writer.copies("x", {name: np.ones(1000) for name in names})
+        alive.append({name: weakref.ref(copy.base) for name, copy in copies.items()})
+        del copies
+        writer.start(lambda: None)
+        writer.result()
+        assert all(found() is not None for found in alive[-1].values())
+        assert alive[0]["a"]() is None or len(alive) == 1
+    writer.close()
+    assert not [name for found in alive for name, of in found.items() if of() is not None]
 
 
 def test_what_strided_and_fortran_arrays_hold_is_copied():

@@ -20,7 +20,9 @@ import pytest
 from hybridmpi import checkpoint
 from hybridmpi.checkpoint import Checkpoint, TableShard, generations
 from hybridmpi.checkpoint.verify import verify_file
-from hybridmpi.errors import CheckpointError
+from hybridmpi.errors import CheckpointError, UsageError
+from hybridmpi.inspection.contents import Contents
+from hybridmpi.inspection.export import export
 
 ROWS, DIM = 40, 5
 
@@ -391,3 +393,35 @@ def test_one_flipped_bit_in_the_manifest_ends_the_generation(tmp_path):
             checkpoint.verify(path.parent)
     path.write_bytes(data)
     assert checkpoint.newest(tmp_path) == path.parent
+
+
+def test_a_disk_that_is_full_at_any_byte_is_one_error(tmp_path):
+    """HDF5 meets none of it: what it could not write as it closes a file would end the program."""
+    whole = save(tmp_path, 1)
+    words = [f"word{number}" for number in range(3000)]
+
+    def action():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        refused = 0
+        for limit in [0, 1, 95, 96, 2000, *range(4096, 250_000, 12_288)]:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            directory = tmp_path / "step-00000002"
+            directory.mkdir(exist_ok=True)
+            try:
+                checkpoint.write_dense(directory, {"w": np.ones(9000), "s": np.ones(())}, {}, {}, {"a": 1}, words)
+            except CheckpointError as error:
+                refused += 1
+                assert "dense.h5: cannot be written" in str(error) and "it needs" in str(error), error
+                assert list(directory.iterdir()) == []
+            try:
+                export(Contents(whole), tmp_path / "out.h5", None, True, True)
+            except (CheckpointError, UsageError) as error:  # the latter before it begins
+                assert (
+                    "cannot be written" in str(error)
+                    and "out.h5" in str(error)
+                    and not (tmp_path / ".out.h5.tmp").exists()
+                )
+        assert 5 < refused < 25
+
+    assert in_child(action) == 0
+    assert load(tmp_path) == 1

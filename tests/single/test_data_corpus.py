@@ -1,13 +1,15 @@
 """Corpora: words to ids, the split, the vocabulary's order, the cache, and what is refused."""
 
+import os
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmpi.data import Vocabulary, corpus, python_source, text_file
+from hybridmpi.data import Vocabulary, corpus, load_treebank, open_bandit, python_source, text_file
 from hybridmpi.data.vocabulary import UNKNOWN, Provisional, build
 from hybridmpi.errors import DataError, UsageError
 
@@ -195,3 +197,21 @@ def test_the_end_of_a_line_is_no_word_of_the_text(tmp_path, monkeypatch):
     path.write_text("a b\n" * 10 + "c <eol> d\n")
     with pytest.raises(DataError, match=r"text\.txt', line 11: the word '<eol>' stands for the end of a line here"):
         corpus.load(str(path), 100, 0.1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "source", ["x" * 400, "a\0b", "{folder}", "{folder}/pipe", "{folder}/text.txt/x", "", "{folder}/loop"]
+)
+@pytest.mark.parametrize("read", ["corpus", "bandit", "treebank"])
+def test_what_is_no_path_of_data(tmp_path, source, read):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text.txt").write_text("words")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    source = source.format(folder=tmp_path)
+    with pytest.raises((DataError, UsageError)):
+        if read == "corpus":
+            corpus.load(source, 10, 0.1, tmp_path / "cache")
+        elif read == "bandit":
+            open_bandit.read(Path(source), 1, 1)
+        else:
+            load_treebank(source, source, 10, cache_dir=tmp_path / "cache")

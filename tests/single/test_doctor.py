@@ -13,12 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from hybridmpi.children import python
 from hybridmpi.doctor import beside, cores, folder, gpu, machine, mpi_library, settings, supervision, versions
 from hybridmpi.doctor.cores import Seat
 from hybridmpi.doctor.finding import FAIL, MARK, OK, WARN, Finding, fail, guarded, merge, ok, size_text, warn
 from hybridmpi.doctor.launchers import started_by
 from hybridmpi.doctor.report import WIDTH, as_object, render
 from hybridmpi.mpi_implementations import implementation
+from hybridmpi.wording import telling
 
 # -- findings and the report ---------------------------------------------------------------------------------------
 
@@ -147,17 +149,70 @@ def test_clocks_of_hosts():
     assert line.status == WARN and line.found.startswith("a is 4 s ahead of b")
 
 
-def test_old_and_missing_packages_fail(monkeypatch):
+def test_old_new_and_missing_packages(monkeypatch):
+    versions_here = {"h5py": "2.14", "numpy": "2.0.0rc1", "mpi4py": "99", "threadpoolctl": "3.5", "hybridmpi": "0.1"}
+
     def version(name):
         if name == "numba":
             raise metadata.PackageNotFoundError(name)
-        return "2.14" if name == "h5py" else "1.26.0rc1" if name == "numpy" else "99"
+        return versions_here[name]
 
+    asked = ["h5py>=3.11", "mpi4py<5,>=4.0", "numba<0.69,>=0.62", "numpy>=2.0", "pytest>=8; extra == 'test'"]
     monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", lambda name: asked)
     lines = {line.what: line for line in versions.probe()}
     assert {name for name, line in lines.items() if line.status == FAIL} == {"h5py", "numba"}
-    assert "3.10 is needed" in lines["h5py"].found and "install 'h5py>=3.10'" in lines["h5py"].remedy
-    assert "not installed" in lines["numba"].found
+    assert {name for name, line in lines.items() if line.status == WARN} == {"mpi4py"}
+    assert "3.11 is needed" in lines["h5py"].found and "install 'h5py>=3.11'" in lines["h5py"].remedy
+    assert "not installed" in lines["numba"].found and "install 'numba>=0.62,<0.69'" in lines["numba"].remedy
+    assert "below 5" in lines["mpi4py"].found
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("banner\n----\nmpirun has detected an attempt to run as root.\nRunning as root is discouraged\nx y\nz w",
+         "mpirun has detected an attempt to run as root."),
+        ("[vm:1] Error: Unable to get the user home directory\n[vm:2] Error: Unable to get the user home directory",
+         "Error: Unable to get the user home directory"),
+        ('As of version 3.0.0, the "sm" BTL is no longer available in Open MPI.\nEfficient support is in vader',
+         'As of version 3.0.0, the "sm" BTL is no longer available in Open MPI.'),
+        ("Traceback (most recent call last):\n  x failed\nRuntimeError: the device", "RuntimeError: the device"),
+        ("first\nsecond\nthird\nfourth", "first / second / third"),
+        ("[vm:1] *** Process received signal ***\n[vm:1] [ 2] libc.so\n-----\n", ""),
+    ],
+)  # fmt: skip
+def test_of_what_a_launcher_said_causes_come_first(said, told):
+    assert telling(said) == told
+
+
+def test_only_a_missing_pmi_is_called_one():
+    for line in ("unsupported PMI version", "OMPI was not built with SLURM's PMI support", "PMI2_Init failed"):
+        assert supervision.NO_PMI.search(line), line
+    for line in ("PMIX ERROR: NO-PERMISSIONS in file gds_dstore.c", "PMI_RANK=3", "PMIX_SERVER_URI3 is set"):
+        assert not supervision.NO_PMI.search(line), line
+
+
+@pytest.mark.parametrize("name", ["numpy", "numba", "h5py", "mpi4py", "threadpoolctl"])
+def test_a_broken_package_is_a_line_and_no_traceback(tmp_path, name):
+    (tmp_path / f"{name}.py").write_text("raise ImportError('it is broken')")
+    child = subprocess.run(
+        [sys.executable, "-m", "hybridmpi.doctor.examination", str(tmp_path)],
+        capture_output=True, text=True, timeout=90, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert "Traceback" not in child.stderr + child.stdout, child.stderr
+    assert child.returncode == 0 and '"fail"' in child.stdout and "it is broken" in child.stdout
+
+
+@pytest.mark.parametrize("name", ["queue", "types", "numpy", "json", "signal"])
+def test_a_file_of_the_users_is_not_taken_for_a_library(tmp_path, monkeypatch, name):
+    """Children look for modules where Python is installed, not in the current folder."""
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the user')")
+    monkeypatch.chdir(tmp_path)
+    child = subprocess.run(
+        python("-m", "hybridmpi", "--version"), capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert child.returncode == 0 and child.stdout.startswith("hybridmpi "), child.stderr
 
 
 def test_limits_that_hurt():

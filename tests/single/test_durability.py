@@ -8,7 +8,9 @@ from disk import Disk
 
 from hybridmpi import checkpoint
 from hybridmpi.checkpoint import Behind, Checkpoint, TableShard, generations
+from hybridmpi.data import cache
 from hybridmpi.errors import CheckpointError
+from hybridmpi.folders import read_json, write_json
 
 ROWS, DIM = 6, 2
 
@@ -115,6 +117,26 @@ def test_a_save_that_failed_takes_nothing_away(tmp_path):
         save(watched / "runs", 2, 3)
         disk.allowed = {3}
     assert check_crashes(disk, "runs", tmp_path) > 20
+
+
+def test_what_is_kept_and_can_be_made_again_is_whole_or_absent_after_a_crash(tmp_path):
+    """Nothing waits for it to be on disk: what a crash leaves of it is found out when it is read."""
+    arrays, value = {"ids": np.arange(100)}, {"rate": [1.5, 2.5]}
+    watched = tmp_path / "disk"
+    watched.mkdir()
+    with Disk(watched) as disk:
+        cache.write(watched / "folder" / "a.npz", arrays, {"words": "some"})
+        write_json(watched / "folder" / "b.json", value)
+    found = set()
+    for number, (instant, _, tree) in enumerate(disk.crashes()):
+        after = tmp_path / f"crash-{number}"
+        after.mkdir()
+        Disk.write(tree, after)
+        kept, json = cache.read(after / "folder" / "a.npz"), read_json(after / "folder" / "b.json")
+        assert kept is None or (kept[0]["ids"].tolist() == list(range(100)) and kept[1] == {"words": "some"}), instant
+        assert json in (None, value), instant
+        found.add((kept is None, json is None))
+    assert len(found) == 4
 
 
 def test_the_disk_forgets_what_was_not_synced(tmp_path):

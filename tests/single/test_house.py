@@ -26,7 +26,7 @@ STOREYS = [
     ("errors", "wording"),
     ("environment", "mpi_implementations"),
     ("paths",),
-    ("field_types",),
+    ("field_types", "pictures"),
     (
         "arrays",
         "children",
@@ -44,7 +44,7 @@ STOREYS = [
         "waiting",
     ),
     ("inputs",),
-    ("failures", "kernel_cache", "mpi_start"),
+    ("failures", "kernel_cache", "mpi_start", "shared_windows"),
     ("rendezvous",),
     ("singletons",),
     ("world",),
@@ -174,3 +174,24 @@ def test_seeded_mistakes_fit_the_code_and_have_their_tests():
     assert not wrong, "\n".join(wrong)
     names = [mistake.name for mistake in mistakes]
     assert sorted(names) == sorted(set(names))
+
+
+# What all ranks do together, by the names of its methods; closing what is open on several ranks is, too.
+COLLECTIVE = {"barrier", "broadcast", "gather", "from_root", "together", "meet", "settle", "allgather", "allreduce"}
+COLLECTIVE |= {"Barrier", "Bcast", "Allreduce", "Allgather", "Allgatherv", "Split", "Dup"}
+OPEN_TOGETHER = {"world", "service", "trainer", "exchange"}
+
+
+def test_nothing_collective_stands_where_an_error_passes():
+    """Other ranks do not have the error: one that has it would join whatever they are in."""
+    for path in CODE:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Try):
+                continue
+            passed = [*node.finalbody, *(line for handler in node.handlers for line in handler.body)]
+            for call in (inner for line in passed for inner in ast.walk(line)):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                    owner = ast.unparse(call.func.value).split(".")[-1]
+                    closes = call.func.attr in ("close", "Free") and owner in OPEN_TOGETHER
+                    found = f"{module_of(path)}, line {call.lineno}: {ast.unparse(call.func)}"
+                    assert not (closes or call.func.attr in COLLECTIVE), found

@@ -402,7 +402,10 @@ def test_other_things_that_are_arrays():
     with pytest.raises(UsageError, match="float32: expected integers"):
         layer(Tensor(IDS))
     assert autograd.exp(0.0).data == 1 and (Tensor(2.0) + 3).data == 5
-    torch = pytest.importorskip("torch")
+
+
+def test_tensors_of_torch_are_arrays():
+    torch, layer = pytest.importorskip("torch"), table()
     np.testing.assert_array_equal(layer(torch.tensor(IDS)).data, layer(IDS).data)
     with pytest.raises(UsageError, match="numpy makes no array"):
         LINEAR(torch.zeros(4, DIM, requires_grad=True))
@@ -440,6 +443,22 @@ def test_ascending_ids_are_distinct_and_in_range(ids):
         assert inputs.ascending(ids, "ids", ROWS) is ids and right
     except UsageError:
         assert not right
+
+
+def test_gradients_and_sentences_go_through_the_border():
+    x = Tensor(X, requires_grad=True)
+    (x * 2.0).backward(X.tolist())
+    np.testing.assert_allclose(x.grad, 2 * X)
+    for wrong in (masked(X), X[:1], X.astype(complex), "ones"):
+        with pytest.raises(UsageError, match="gradient given to backward"):
+            (x * 2.0).backward(wrong)
+    assert data.Sentences.of([[1, 2], IDS, []]).words.tolist() == [1, 2, 3, 0, 3, 6]
+    for wrong in (masked(IDS), IDS + 0.5, IDS + (1 << 31), "text"):
+        with pytest.raises(UsageError, match="a sentence: word"):
+            data.Sentences.of([IDS, wrong])
+    for wrong in ([3.0, 4.0], IDS, masked(X), 1.0):
+        with pytest.raises(UsageError, match="clip_global_norm"):
+            nn.clip_global_norm([X.copy(), wrong], 1.0)
 
 
 def test_tokens_are_integers():

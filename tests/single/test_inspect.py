@@ -221,7 +221,7 @@ def test_steps_whose_loss_is_no_number(tmp_path, inspect, as_json):
         (["--force"], "--force belongs to --export"),
         (["--verify", "--statistics"], "ask for one at a time"),
         (["--export", "model.txt"], "ends in .h5, .hdf5, .npz"),
-        (["--export", "nowhere/model.npz"], "there is no directory nowhere"),
+        (["--export", "nowhere/model.npz"], "there is no folder 'nowhere'"),
         (["--diff", "a", "b"], "--diff compares two checkpoints, not 3"),
     ],
 )

@@ -76,8 +76,8 @@ def test_the_command_prints_writes_and_lists(tmp_path, capsys):
     [
         (["lmm"], "no kind of jobs 'lmm': did you mean 'lm'?"),
         (["text"], "no kind of jobs 'text': expected one of lm, ctr, nmt, trees, graphs, top-down"),
-        (["lm", "setup.cfg"], "'setup.cfg' exists; expected the name of a new file, or remove the old one"),
-        (["lm", "no/where.toml"], "'no/where.toml' cannot be written: No such file or directory"),
+        (["lm", "setup.cfg"], "job file setup.cfg: the file exists; give another name, or --force to replace it"),
+        (["lm", "no/where.toml"], "job file no/where.toml: there is no folder 'no'; make it first"),
     ],
 )
 def test_the_command_refuses(arguments, message, tmp_path, monkeypatch, capsys):

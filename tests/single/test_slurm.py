@@ -188,10 +188,10 @@ def test_times_that_cannot_be(time):
         (["--server-nodes", "1", "--set", "world.servers=2"], "--server-nodes says which ranks serve"),
         (["--server-nodes", "1", "--set", "sparse.mode=allreduce"], 'sparse.mode = "allreduce" has no servers'),
         (["--server-nodes", "1", "--sweep", "training.seed=1,2"], "Slurm has no arrays of heterogeneous jobs"),
-        (["--prologue", "if true"], "bash cannot read the script; see --prologue"),
+        (["--prologue", "if true"], "--prologue if true: is no whole piece of bash by itself"),
         (["--prologue", "site/absent.sh"], "--prologue site/absent.sh: no such file here"),
         (["--prologue", "#SBATCH --exclusive"], "give it by --directive exclusive"),
-        (["-o", "/no/where"], "-o /no/where: cannot be written: No such file or directory"),
+        (["-o", "/no/where"], "-o /no/where: there is no folder '/no'; make it first"),
     ],
 )
 def test_wrong_usage(arguments, message, capsys, monkeypatch):

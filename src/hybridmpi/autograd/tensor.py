@@ -155,9 +155,10 @@ class Tensor(inputs.HoldsArray):
         if gradient is None and self.size != 1:
             raise UsageError(f"backward() of shape {self.shape} needs a gradient of that shape; only a scalar has 1")
         xp = namespace(self.data)
-        gradient = xp.ones(self.shape, self.dtype) if gradient is None else xp.asarray(gradient, self.dtype)
-        if gradient.shape != self.shape:
-            raise UsageError(f"backward() of shape {self.shape} was given a gradient of shape {gradient.shape}")
+        if gradient is None:
+            gradient = xp.ones(self.shape, self.dtype)
+        else:
+            gradient = xp.asarray(inputs.floats(gradient, self.dtype, "the gradient given to backward()", self.shape))
         self.accumulate(gradient)
         results, awaited = _history(self)
         for result in results:

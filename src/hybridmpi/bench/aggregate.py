@@ -20,6 +20,7 @@ import numpy as np
 from hybridmpi import kernels
 from hybridmpi.bench.measure import alternate, at_least, numbers, ratio, require, row
 from hybridmpi.bench.zipf import zipf_ids
+from hybridmpi.field_types import Amount, argument
 from hybridmpi.world import World
 
 Sums = tuple[np.ndarray, np.ndarray]
@@ -34,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=count, default=65_536, help="pairs to sum (default %(default)s)")
     parser.add_argument("--dim", default="64,512", metavar="N,N,...", help="widths of a row (default %(default)s)")
     parser.add_argument("--table", type=count, default=1_000_000, help="ids are below this (default %(default)s)")
-    parser.add_argument("--zipf", type=float, default=1.1, help="exponent of frequencies (default %(default)s)")
+    parser.add_argument(
+        "--zipf", type=argument(Amount), default=1.1, help="exponent of frequencies (default %(default)s)"
+    )
     parser.add_argument("--repeats", type=count, default=7, help="timed repetitions (default %(default)s)")
 
 

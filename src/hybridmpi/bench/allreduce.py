@@ -27,7 +27,6 @@ import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from hybridmpi.collectives.shared import room_for
 from hybridmpi.collectives.shared_buffer import SharedBuffer
 from hybridmpi.collectives.tuning import calibrate
 from hybridmpi.errors import UsageError
+from hybridmpi.paths import path_argument
 from hybridmpi.world import World
 
 AUTO, COPIES = "auto", "copies"
@@ -78,7 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--explain", action="store_true", help="calibrate afresh; print what it found and why auto chooses as it does"
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw busbw over size, as .png, .svg or .pdf; calibrates afresh"
+        "--plot",
+        type=path_argument,
+        metavar="FILE",
+        help="draw busbw over size, as .png, .svg or .pdf; calibrates afresh",
     )
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from hybridmpi.collectives.cost import Network
 from hybridmpi.errors import UsageError
+from hybridmpi.pictures import require_picture, save
 from hybridmpi.world import World
-
-SUFFIXES = (".png", ".svg", ".pdf")
 
 # What a reader looks for stands out: what a Trainer uses and MPI's own; limits are gray and dashed.
 STYLES = {
@@ -26,20 +25,7 @@ def require_possible(world: World, file: Path) -> None:
     """Raise UsageError on all ranks if `file` could not be drawn in the end. Collective over compute."""
     if world.compute.Get_size() == 1:
         raise UsageError("--plot: one rank sends nothing, there is no busbw to draw; start two ranks or more")
-    world.from_root(lambda: _require(file))
-
-
-def _require(file: Path) -> None:
-    if file.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"--plot {file}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if not file.absolute().parent.is_dir():
-        raise UsageError(f"--plot {file}: there is no folder '{file.parent}'; make it first")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"--plot needs matplotlib, which cannot be loaded ({error}): pip install matplotlib, or leave --plot out"
-        ) from error
+    world.from_root(lambda: require_picture(file, "--plot", force=False, remedy="give another name, or remove it"))
 
 
 def draw(
@@ -72,10 +58,7 @@ def draw(
     axes.tick_params(axis="x", rotation=40)
     axes.grid(which="major", alpha=0.4)
     figure.legend(loc="outside right upper", frameon=False)
-    try:
-        figure.savefig(file, dpi=150)
-    except OSError as error:
-        raise UsageError(f"--plot {file}: cannot be written: {error.strerror}") from error
+    save(figure, file, "--plot", dpi=150)
 
 
 def _title(machine: Mapping[str, Any]) -> str:

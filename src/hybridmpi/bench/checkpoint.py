@@ -59,6 +59,10 @@ class _Table(Module):
         super().__init__()
         self.table = Embedding(rows, DIM)
 
+    def loss(self, batch: Any) -> Any:
+        """A Trainer wants one; nothing is trained."""
+        raise NotImplementedError
+
 
 def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return (parameters, rows). Collective over compute. Raises HybridMPIError when a checkpoint is wrong."""
@@ -83,8 +87,8 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
                     seconds[name].append(value)
         require(world, not world.on_root() or _is_right(folder), "what lies on disk is not what was written")
         trainer.close()
-    finally:
         world.barrier()
+    finally:
         if world.on_root():
             shutil.rmtree(folder, ignore_errors=True)
     results = []

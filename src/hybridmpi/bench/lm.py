@@ -36,6 +36,7 @@ from hybridmpi.bench.measure import (
     start_together,
 )
 from hybridmpi.data import Batch, ZipfStreams
+from hybridmpi.field_types import Amount, argument
 from hybridmpi.models.lm import LanguageModel
 from hybridmpi.optim import Adagrad
 from hybridmpi.planning.modes import MODES
@@ -76,7 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=count, default=1024, help="candidates of a step (default %(default)s)")
     parser.add_argument("--batch", type=count, default=32, help="streams of each rank (default %(default)s)")
     parser.add_argument("--steps", type=count, default=20, help="words of a stream in a step (default %(default)s)")
-    parser.add_argument("--zipf", type=float, default=1.1, help="exponent of word frequencies (default %(default)s)")
+    parser.add_argument(
+        "--zipf", type=argument(Amount), default=1.1, help="exponent of word frequencies (default %(default)s)"
+    )
     parser.add_argument("--repeats", type=count, default=7, help="timed repetitions (default %(default)s)")
     parser.add_argument("--warm-up", type=count, default=3, help="steps before the first (default %(default)s)")
     parser.add_argument("--steps-per-repeat", type=count, default=5, help="training steps of one (default %(default)s)")

@@ -28,6 +28,7 @@ from hybridmpi import kernels
 from hybridmpi.bench.measure import alternate, at_least, ratio, require, row, server_count
 from hybridmpi.bench.zipf import zipf_ids
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Amount, argument
 from hybridmpi.optim import Adagrad
 from hybridmpi.roles import Servers
 from hybridmpi.sparse.service import Service
@@ -47,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     count = at_least(1)
     parser.add_argument("--rows", type=count, default=10_000, help="rows of each rank and step (default %(default)s)")
     parser.add_argument(
-        "--zipf", type=float, default=0.0, metavar="S", help="exponent of frequencies; 0: uniform, no duplicates"
+        "--zipf",
+        type=argument(Amount),
+        default=0.0,
+        metavar="S",
+        help="exponent of frequencies; 0: uniform, no duplicates",
     )
     parser.add_argument("--dim", type=count, default=64, help="width of a row (default %(default)s)")
     parser.add_argument("--table", type=count, default=200_000, help="rows of the table (default %(default)s)")

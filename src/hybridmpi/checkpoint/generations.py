@@ -19,6 +19,8 @@ from hybridmpi.errors import CheckpointError
 
 # A generation that is being written again keeps its predecessor under this suffix until the new one is whole.
 REPLACED = ".replaced"
+# Which run began a generation that is not whole yet; and where the meta of one says which run wrote it.
+BEGUN_FILE, RUN = ".begun.record", "run_id"
 _GENERATION = re.compile(r"step-(\d{8,})(\.replaced)?")
 _OWN_FILE = re.compile(r"(dense|index|server-\d{3,})\.h5|manifest\.json|\..+\.(tmp|record)")
 
@@ -105,12 +107,21 @@ def broken_manifests(root: str | os.PathLike) -> list[tuple[Path, str]]:
     return found
 
 
+def remove_all(root: str | os.PathLike) -> None:
+    """Remove all generations below `root`, whole or not, but for files that are no checkpoint's. Local."""
+    for directory in generations(root):
+        if not directory.is_symlink():
+            _remove(directory)
+
+
 def _step(directory: Path) -> int:
     return int(_GENERATION.fullmatch(directory.name)[1])
 
 
-def begin(root: str | os.PathLike, step: int) -> Path:
+def begin(root: str | os.PathLike, step: int, run: str | None = None) -> Path:
     """Make the directory of `step` ready to be written and return it. Local: one rank calls it, before all writes.
+
+    `run`: the name of the run that writes it, for `prune`.
 
     A whole generation of the same step is moved aside and counts until the new one is committed; what is left of a
     broken write is removed. Raises CheckpointError when the directory cannot be made.
@@ -125,6 +136,8 @@ def begin(root: str | os.PathLike, step: int) -> Path:
         _remove(directory)
         directory.mkdir(parents=True, exist_ok=True)
         sync_names(directory)
+        if run is not None:
+            (directory / BEGUN_FILE).write_text(run, encoding="utf-8")
     except OSError as error:
         raise CheckpointError(
             f"{directory}: cannot be made: {error}; expected a writable directory on a file system that all hosts share"
@@ -156,6 +169,7 @@ def commit(directory: Path, step: int, records: Sequence[FileRecord], meta: Mapp
         if name in dense["parameters"]:
             raise CheckpointError(f"{directory}: '{name}' is both a dense parameter and a table; rename one")
     index = write_index(directory, step, dense, tables)
+    (directory / BEGUN_FILE).unlink(missing_ok=True)
     write_manifest(
         directory,
         {
@@ -173,25 +187,38 @@ def commit(directory: Path, step: int, records: Sequence[FileRecord], meta: Mapp
     return directory
 
 
-def prune(root: str | os.PathLike, keep: int) -> list[Path]:
+def prune(root: str | os.PathLike, keep: int, run: str | None = None) -> list[Path]:
     """Remove all but the `keep` newest whole generations, and what broken writes before the newest one left. Local.
 
-    The manifest goes first, so that a generation half removed does not count. The newest whole generation always stays,
-    and so do broken ones of higher steps: they may be on their way. Only files of a checkpoint are removed. Returns
-    what was removed.
+    `run`: only generations that the run of this name wrote or began; what is another's neither goes nor counts. The
+    manifest goes first, so that a generation half removed does not count. The newest whole generation always stays, and
+    so do broken ones of higher steps: they may be on their way. Only files of a checkpoint are removed, and nothing
+    behind links. Returns what was removed.
     """
     if keep < 1:
         raise CheckpointError(f"prune: keep is {keep}; expected at least 1 generation to keep")
-    whole = _whole(root)
+    found = [path for path in generations(root) if not path.is_symlink() and run in (None, run_of(path))]
+    whole = [path for path in _whole(root) if path in found]
     if not whole:
         return []
-    found = generations(root)
     kept = {whole[0], *[path for path in whole if path.suffix != REPLACED][:keep]}
     on_their_way = set(found[: found.index(whole[0])]) - set(whole)
     removed = [path for path in found if path not in kept and path not in on_their_way]
     for path in reversed(removed):
         _remove(path)
     return removed
+
+
+def run_of(directory: Path) -> str | None:
+    """Return the run that wrote a generation, or began to; None where it does not say. Local."""
+    try:
+        run = read_manifest(directory)["meta"].get(RUN)
+    except CheckpointError:
+        try:
+            run = (directory / BEGUN_FILE).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            run = None
+    return run if isinstance(run, str) else None
 
 
 def check_size(directory: Path, record: FileRecord) -> None:

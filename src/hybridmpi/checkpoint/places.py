@@ -79,21 +79,19 @@ class Parts:
         rows = shape[0] if shape else 1
         size = math.prod(shape) * dtype.itemsize
         row_bytes = size // rows if rows else 0
-        chunks: list[Chunk] = []
-        if size:
-            found = self._of.get(key, [])
-            whole = [chunk for _, last, chunk in found if last is None]
-            if len(whole) == 1:
-                chunks = [Chunk(0, rows, whole[0].begin, whole[0].end, whole[0].crc)]
-            else:
-                chunks = [chunk for _, last, chunk in found if last is not None]
+        found = self._of.get(key, [])
+        whole = [chunk for _, last, chunk in found if last is None]
+        if len(whole) == 1:
+            chunks = [Chunk(0, rows, whole[0].begin, whole[0].end, whole[0].crc)]
+        else:
+            chunks = [chunk for _, last, chunk in found if last is not None]
         row = 0
         for number, chunk in enumerate(chunks):
             fits = chunk.first == row < chunk.last and chunk.end - chunk.begin == (chunk.last - chunk.first) * row_bytes
             if not fits or (number and chunk.begin != chunks[number - 1].end):
                 break
             row = chunk.last
-        if size and row != rows:
+        if row != rows if size else found:
             raise CheckpointError(
                 f"{self.record.name} holds no {key} of shape {tuple(shape)} and dtype {dtype.name}, {size:,} bytes"
             )

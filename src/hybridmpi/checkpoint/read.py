@@ -89,10 +89,7 @@ class Checkpoint:
             if record.name != INDEX_FILE:  # which only other tools read
                 with source(directory, record, verified):
                     pass
-        try:
-            arrays = _Arrays(content, records)
-        except CheckpointError as error:
-            raise DamageError(f"{directory / MANIFEST_FILE}: says what cannot be: {error}") from error
+        arrays = Arrays(directory, content, records)
         return cls(
             directory=directory,
             step=content["step"],
@@ -243,19 +240,25 @@ class Checkpoint:
             )
 
 
-class _Arrays:
-    """All arrays of a manifest's content, each with its place, by the marks of the files. Raises CheckpointError."""
+class Arrays:
+    """All arrays of a manifest's content, each with its place, by the marks of the files.
 
-    def __init__(self, content: dict[str, Any], records: dict[str, FileRecord]) -> None:
+    Raises DamageError where the files do not hold what the manifest says.
+    """
+
+    def __init__(self, directory: Path, content: dict[str, Any], records: dict[str, FileRecord]) -> None:
         self._parts = {name: Parts(record) for name, record in records.items()}
-        self.tables = {name: self._table(name, entry) for name, entry in content["tables"].items()}
-        self.parameters = {
-            name: self._dense(f"/parameters/{name}", name, entry) for name, entry in content["parameters"].items()
-        }
-        self.carried = {
-            name: self._dense(f"/carried/{name}", f"carried/{name}", entry)
-            for name, entry in content["carried"].items()
-        }
+        try:
+            self.tables = {name: self._table(name, entry) for name, entry in content["tables"].items()}
+            self.parameters = {
+                name: self._dense(f"/parameters/{name}", name, entry) for name, entry in content["parameters"].items()
+            }
+            self.carried = {
+                name: self._dense(f"/carried/{name}", f"carried/{name}", entry)
+                for name, entry in content["carried"].items()
+            }
+        except CheckpointError as error:
+            raise DamageError(f"{directory / MANIFEST_FILE}: says what cannot be: {error}") from error
 
     def _table(self, name: str, entry: dict[str, Any]) -> SavedTable:
         dtype, dim = np.dtype(entry["dtype"]), entry["dim"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from hybridmpi.checkpoint.files import SLAB_BYTES, FileRecord, MarkedDigest
 from hybridmpi.checkpoint.generations import find
 from hybridmpi.checkpoint.manifest import from_entry, read_manifest
+from hybridmpi.checkpoint.read import Arrays
 from hybridmpi.checkpoint.source import opened_plainly, why
 
 
@@ -36,7 +37,9 @@ def verify(path: str | os.PathLike) -> list[Damage]:
     when there is no whole generation, or when the manifest itself is damaged.
     """
     directory = find(path)
-    records = [from_entry(entry) for entry in read_manifest(directory)["files"]]
+    content = read_manifest(directory)
+    records = [from_entry(entry) for entry in content["files"]]
+    Arrays(directory, content, {record.name: record for record in records})
     threads = min(len(records), os.cpu_count() or 1)
     with ThreadPoolExecutor(threads, "checkpoint-verify") as pool:  # reading and hashing need no interpreter
         return [damage for damage in pool.map(partial(verify_file, directory), records) if damage is not None]

@@ -16,6 +16,7 @@ from hybridmpi.doctor.report import as_object, render
 from hybridmpi.doctor.supervision import Examined, examine, rank_program
 from hybridmpi.environment import hint, inherited, text
 from hybridmpi.errors import LaunchError
+from hybridmpi.failures import STAND_BACK_SECONDS_OF_OTHERS
 
 RANKS = 2
 """Of the job that doctor starts when it was started without a launcher: the fewest that send each other anything."""
@@ -75,6 +76,8 @@ def _other_rank(rank: int, examined: Examined) -> int:
             file=sys.stderr,
             flush=True,
         )
+    if failed and not examined.stopped:
+        time.sleep(STAND_BACK_SECONDS_OF_OTHERS)  # a launcher ends the first rank soon after another has failed
     return 1 if failed else 0
 
 

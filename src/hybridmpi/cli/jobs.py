@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import textwrap
 
+from hybridmpi.paths import path_argument, require_output
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("kind", nargs="?", metavar="KIND", help="kind of the job; without one, the kinds are listed")
-    parser.add_argument("file", nargs="?", metavar="FILE", help="the new job file; without one, it is printed")
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", type=path_argument, help="the new job file; without one, it is printed"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,13 +43,8 @@ def run(options: argparse.Namespace) -> int:
     if options.file is None:
         print(job_file(options.kind, f"{options.kind}.toml"), end="")
         return 0
-    try:
-        with open(options.file, "x", encoding="utf-8") as file:
-            file.write(job_file(options.kind, options.file))
-    except FileExistsError as error:
-        raise UsageError(f"'{options.file}' exists; expected the name of a new file, or remove the old one") from error
-    except OSError as error:
-        raise UsageError(f"'{options.file}' cannot be written: {error.strerror}") from error
+    require_output(options.file, "job file", options.force)
+    options.file.write_text(job_file(options.kind, str(options.file)), encoding="utf-8")
     print(f"{options.file} has every key with its default; change some, then:")
     print(f"  hybridmpi launch -n 3 -- train {options.file}")
     return 0

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         raise LaunchError(
             f"this process is itself one of several ranks ({name}={hint(name)}): start the command without 'launch'"
         )
-    hosts = mpirun.parse_hosts(options.hosts, ranks) if options.hosts else []
+    hosts = [] if options.hosts is None else mpirun.parse_hosts(options.hosts, ranks)
     nodes = len(hosts) or mpirun.nodes_of_batch_job()
     library = mpirun.find_library()
     situation = mpirun.situation_here(library, mpirun.find_launcher(library), ranks, command, hosts, nodes)

@@ -143,7 +143,9 @@ def parse_hosts(text: str, ranks: int) -> list[tuple[str, int]]:
     """
     parts = [re.fullmatch(r"([\w.-]+)(?::([1-9]\d*))?", part.strip()) for part in text.split(",")]
     if not all(parts) or len({bool(part[2]) for part in parts}) != 1:
-        raise UsageError(f"--hosts {text}: expected names such as a,b or names with numbers of ranks such as a:4,b:4")
+        raise UsageError(
+            f"--hosts {text or chr(34) * 2}: expected names such as a,b or names with numbers of ranks such as a:4,b:4"
+        )
     names = [part[1] for part in parts]
     if len(set(names)) != len(names):
         raise UsageError(f"--hosts {text}: a host is named twice; give it a number of ranks instead, such as a:2")

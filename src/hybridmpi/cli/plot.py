@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from hybridmpi.paths import path_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plot` to `parser`."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="directories of runs, or their metrics.jsonl")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="a .png, .svg or .pdf file")
+    parser.add_argument(
+        "-o", "--output", type=path_argument, required=True, metavar="FILE", help="a .png, .svg or .pdf file"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a file that is no picture of this command")
     parser.add_argument("--x", choices=("step", "time"), default="step", help="along steps, or seconds of training")
     parser.add_argument("--log", action="store_true", help="losses on a logarithmic axis")
 
 
 def run(options: argparse.Namespace) -> int:
     """Draw and return the exit code 0. Raises UsageError for runs that are not there, or a file that cannot be."""
-    from hybridmpi.watching.plot import draw, require_possible
+    from hybridmpi.pictures import require_picture
+    from hybridmpi.watching.plot import draw
     from hybridmpi.watching.reading import read_metrics
 
-    require_possible(options.output)
+    require_picture(options.output, "-o", options.force)
     draw(options.output, [read_metrics(path) for path in options.runs], options.runs, options.x, options.log)
     print(options.output)
     return 0

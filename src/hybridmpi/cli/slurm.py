@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from hybridmpi.cli import mpirun
 from hybridmpi.cli.job import add_job
 from hybridmpi.errors import LaunchError, UsageError
 from hybridmpi.mpi_implementations import IMPLEMENTATIONS
+from hybridmpi.paths import path_argument, require_output
 
 STARTERS = (*dict.fromkeys(each.plugin for each in IMPLEMENTATIONS), "mpirun")
 """What srun must speak for an MPI; or its own launcher."""
@@ -36,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     render = actions.add_parser("render", help="write a batch script", description="Write a batch script.")
     render.set_defaults(parser=render)
     add_job(render)
-    render.add_argument("-o", "--output", metavar="FILE", help="where to; without it to standard output")
+    to = "where to; without it to standard output"
+    render.add_argument("-o", "--output", type=path_argument, metavar="FILE", help=to)
+    render.add_argument("--force", action="store_true", help="replace a file that is there")
     ranks = render.add_argument_group("ranks")
     number(ranks, "nodes", 1, "nodes")
     number(ranks, "ranks-per-node", 2, "ranks on each node, servers among them")
@@ -95,20 +96,19 @@ def run(options: argparse.Namespace) -> int:
     """Write the script, tell on standard error what the user should know, and return 0. Local."""
     from hybridmpi.slurm.request import check
     from hybridmpi.slurm.script import render
+    from hybridmpi.slurm.texts import check_bash
 
     request = request_of(options)
     notes = check(request)
     script = render(request)
-    refuse_broken(script)
-    if options.output is None:
+    check_bash(script, "the script")
+    if (file := options.output) is None:
         print(script, end="")
     else:
-        try:
-            Path(options.output).write_text(script, encoding="utf-8")
-            os.chmod(options.output, 0o755)
-        except OSError as error:
-            raise UsageError(f"-o {options.output}: cannot be written: {error.strerror}") from error
-        print(f"{options.output}: edit its four places, then: sbatch {shlex.quote(options.output)}", file=sys.stderr)
+        require_output(file, "-o", options.force, filter(None, (options.job, options.prologue, options.epilogue)))
+        file.write_text(script, encoding="utf-8")
+        file.chmod(0o755)
+        print(f"{file}: edit its four places, then: sbatch {shlex.quote(str(file))}", file=sys.stderr)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     return 0
@@ -119,6 +119,7 @@ def request_of(options: argparse.Namespace) -> Any:
     from hybridmpi.slurm import sweep
     from hybridmpi.slurm.directives import parse_directives
     from hybridmpi.slurm.request import Request, Servers
+    from hybridmpi.slurm.texts import text_of
     from hybridmpi.slurm.values import check_value
     from hybridmpi.training.job import read_job
 
@@ -201,39 +202,12 @@ def find_bin() -> str:
     return str(Path(found).parent)
 
 
-def text_of(given: str | None, option: str) -> str:
-    """Return the text of a file if there is one of that name, else what was given. Local.
-
-    Raises UsageError for the name of a file that is not there.
-    """
-    if given is None:
-        return ""
-    try:
-        if Path(given).is_file():
-            return Path(given).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return given
-    if "/" in given and len(given.split()) == 1:
-        raise UsageError(f"{option} {given}: no such file here; expected one, or a text of bash: 'source {given}'")
-    return given
-
-
-def refuse_broken(script: str) -> None:
-    """Raise UsageError if bash cannot read the script: a prologue or an epilogue may be no bash. Local."""
-    bash = shutil.which("bash")
-    if bash is None:
-        return
-    found = subprocess.run([bash, "-n"], input=script, capture_output=True, text=True, timeout=30)
-    if found.returncode:
-        raise UsageError(f"bash cannot read the script; see --prologue and --epilogue:\n{found.stderr.strip()}")
-
-
 def command_of(options: argparse.Namespace) -> str:
     """Return the command line that renders the same script. Local."""
     words = ["hybridmpi", "slurm", "render", options.job]
     for action in options.parser._actions:
         value = getattr(options, action.dest, None)
-        if action.dest in ("job", "output", "help") or value in (None, [], action.default):
+        if action.dest in ("job", "output", "force", "help") or value in (None, [], action.default):
             continue
         option = action.option_strings[-1]
         for item in value if isinstance(value, list) else [value]:

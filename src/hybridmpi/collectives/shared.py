@@ -16,7 +16,7 @@ from hybridmpi.arrays import fit_to_receive, trained_dtype
 from hybridmpi.collectives import shared_kernels as loops
 from hybridmpi.collectives.flags import LINE
 from hybridmpi.collectives.shared_buffer import HEADER, POLLS, SharedBuffer
-from hybridmpi.errors import HybridMPIError
+from hybridmpi.shared_windows import shared_window
 from hybridmpi.waiting import Backoff
 
 if TYPE_CHECKING:
@@ -66,13 +66,9 @@ class SharedMemory:
         self._row_bytes = -(-buffer_bytes // 4096) * 4096 + SKEW
         fixed = -(-(flags + small + chunk) // 4096) * 4096
         total = fixed + ranks * self._row_bytes
-        try:
-            self._window = MPI.Win.Allocate_shared(total if self.rank == 0 else 0, 1, comm=comm)
-        except MPI.Exception as error:
-            raise HybridMPIError(
-                f"{total:,} bytes for the gradients of {ranks} ranks could not be shared on this node: {error}. Look "
-                "at the room in /dev/shm and the memory limit of this job"
-            ) from error
+        mine = total if self.rank == 0 else 0
+        remedy = "sum by messages: allreduce.algorithm = 'mpi'"
+        self._window = shared_window(MPI, mine, 1, comm, comm, f"the gradients of {ranks} ranks", remedy)
         memory, _ = self._window.Shared_query(0)
         memory = np.frombuffer(memory, np.uint8)
         self._flags = memory[:flags].view(np.int64)

@@ -104,13 +104,16 @@ def _measure(allreduce: AllReduce, by_size: dict[int, SharedBuffer], by_mpi: boo
             seconds = {name: inside + predict(name, part, network) for name in FORMULAS}
         return {**seconds, MPI: sums[MPI].seconds(nbytes)} if MPI in sums else seconds
 
+    # By one rank: they decide what all ranks time together.
+    predictions = world.from_root(lambda: {size: predicted(size) for size in by_size})
+
     def timed(size: int, names: Sequence[str]) -> dict[str, float]:
         calls = {name: allreduce.call(by_size[size], name) for name in names}
         by_size[size].mine[:] = 0
         times = {}  # the same on all ranks, since these seconds are
         for name, call in calls.items():
             once = _seconds(allreduce, call, 1)
-            if once > FILL > predicted(size)[name]:
+            if once > FILL > predictions[size][name]:
                 once = _seconds(allreduce, call, 1)  # the first one may have loaded code
             times[name] = repetitions(once)
         samples = {name: [] for name in names}
@@ -122,7 +125,9 @@ def _measure(allreduce: AllReduce, by_size: dict[int, SharedBuffer], by_mpi: boo
     def seconds_left() -> float:
         return BUDGET - max(world.gather(time.perf_counter() - started))
 
-    choices = world.broadcast(selection.choose(list(by_size), predicted, timed, seconds_left, 1 + REPEATS))
+    choices = world.broadcast(
+        selection.choose(list(by_size), predictions.__getitem__, timed, seconds_left, 1 + REPEATS)
+    )
     return Calibration(choices, network, sums)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.data.clicks import ClickBatch
+from hybridmpi.data.text_file import status_of
 from hybridmpi.errors import DataError
 
 PACKAGE = "obp"
@@ -107,6 +108,7 @@ def read(folder: Path, held_out: int, seed: int) -> OpenBandit:
 
     Raises DataError, which names the file and the line, for one that is missing, incomplete or holds something else.
     """
+    status_of(folder)
     found = sorted(path.parent for path in folder.glob(f"*/*/{ITEMS}"))
     if not found:
         raise DataError(

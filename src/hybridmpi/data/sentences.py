@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridmpi.inputs import integers
+
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
@@ -17,8 +19,8 @@ class Sentences:
 
     @classmethod
     def of(cls, sentences: Iterable[np.ndarray]) -> Sentences:
-        """Return the sentences given one by one. Local."""
-        parts = list(sentences)
+        """Return the sentences given one by one, integers [words]. Local. Raises UsageError for other kinds."""
+        parts = [integers(part, "a sentence: word", -(1 << 31), 1 << 31) for part in sentences]
         starts = np.concatenate([[0], np.cumsum([len(part) for part in parts], dtype=np.int64)]).astype(np.int64)
         return cls(np.concatenate([np.empty(0, np.int32), *parts]).astype(np.int32), starts)
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from hybridmpi.errors import DataError
+from hybridmpi.streams import reason
 
 STANDARD_LIBRARY = "stdlib"
+SHOWN = 300  # characters of a path
 BLOCK = 1 << 23
 """Bytes of a text file that are decoded at a time: bounds the memory that the strings take."""
+
+
+def status_of(path: Path) -> os.stat_result | None:
+    """Return what the system says of `path`; None where nothing is there. Local. Raises DataError where it may not be
+    looked at, or is no path at all."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:  # a name that is too long, a zero byte
+        shown = str(path).replace("\0", "\\0")[:SHOWN]
+        raise DataError(f"data source '{shown}' cannot be read: {reason(error)}; expected a path") from error
 
 
 class TextFile:
@@ -18,14 +34,15 @@ class TextFile:
 
     def __init__(self, source: str) -> None:
         self.path = Path(source)
-        if not source or not self.path.exists():
+        status = status_of(self.path)
+        if not source or status is None:
             raise DataError(
                 f"data source '{source}': no such file in {Path.cwd()}; expected the path of a text file or "
                 f"'{STANDARD_LIBRARY}'"
             )
-        if not self.path.is_file():
+        if not stat.S_ISREG(status.st_mode):
             raise DataError(f"data source '{source}' is a directory or a device: expected one text file")
-        self.status = self.path.stat()
+        self.status = status
         if self.status.st_size == 0:
             raise DataError(f"data source '{source}' is empty: expected a text file with words")
 

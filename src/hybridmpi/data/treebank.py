@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from hybridmpi.data.labelled_graphs import LabelledGraphs, kept, of_trees
-from hybridmpi.data.text_file import TextFile
+from hybridmpi.data.text_file import TextFile, status_of
 from hybridmpi.data.vocabulary import Numbers, Provisional
 from hybridmpi.errors import DataError, UsageError
 from hybridmpi.graphs import Graphs, from_brackets
@@ -40,12 +41,13 @@ def load_treebank(
 
 def _files(train: str, held_out: str) -> list[TextFile]:
     """Return the files of both parts."""
-    if Path(train).is_dir() and train:
+    status = status_of(Path(train))
+    if train and status is not None and stat.S_ISDIR(status.st_mode):
         if held_out:
             raise UsageError(
                 f"held-out trees '{held_out}' beside the folder '{train}', which has its own: leave it out"
             )
-        missing = [name for name in FOLDER_PARTS if not (Path(train) / name).is_file()]
+        missing = [name for name in FOLDER_PARTS if status_of(Path(train) / name) is None]
         if missing:
             raise DataError(
                 f"data source '{train}' is a folder without {' and '.join(missing)}: expected {FOLDER_PARTS[0]} and "

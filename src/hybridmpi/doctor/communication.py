@@ -166,8 +166,9 @@ def _rows(world: World, remedy: str) -> list[Finding]:
         out = np.zeros((3, 64), np.uint8)
         rows.get_rows(64, [(there, np.array([0, 7, 30]), out)])
         wrong += not (out == there % 251).all()
-    counted = np.zeros(1, np.int64)
-    world.wait_all([world.comm.Iallreduce(np.array([wrong]), counted)])
+    # mpi4py does not keep what an Iallreduce sends, nor what a Put does: a name does.
+    mine, counted = np.array([wrong]), np.zeros(1, np.int64)
+    world.wait_all([world.comm.Iallreduce(mine, counted)])
     rows.close()
     if counted[0]:
         return [fail("windows", f"{counted[0]} reads of shared rows gave other values than were written", remedy)]
@@ -186,9 +187,9 @@ def large(world: World) -> list[Finding]:
     memory = mmap.mmap(-1, BEYOND + mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     window = world.mpi.Win.Create(memory if world.rank == 0 else None, 1, comm=world.comm)
     window.Lock_all(world.mpi.MODE_NOCHECK)
-    back = np.zeros(1, np.int64)
+    number, back = np.array([BEYOND]), np.zeros(1, np.int64)
     if world.rank == last:
-        window.Put(np.array([BEYOND]), 0, BEYOND)
+        window.Put(number, 0, BEYOND)
         window.Flush(0)
         window.Get(back, 0, BEYOND)
         window.Flush(0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import platform
 import re
 import sys
+from collections.abc import Mapping
 from importlib import import_module, metadata
 
-from hybridmpi.doctor.finding import Finding, fail, ok
+from hybridmpi.doctor.finding import Finding, fail, ok, warn
 from hybridmpi.wording import one_line
 
 OLDEST_PYTHON = (3, 11)
@@ -21,11 +22,11 @@ def probe() -> list[Finding]:
     try:
         found.append(ok("hybridmpi", metadata.version("hybridmpi")))
         for line in metadata.requires("hybridmpi") or ():
-            if match := re.fullmatch(r"([\w-]+)\s*>=\s*([\d.]+)", line):
-                required[match[1]] = match[2]
+            if match := re.fullmatch(r"([\w-]+)\s*([<>=\d.,\s]+)", line):  # no extra's
+                required[match[1]] = dict(re.findall(r"(>=|<)\s*([\d.]+)", match[2]))
     except metadata.PackageNotFoundError:
         found.append(fail("hybridmpi", "runs without being installed", f"{sys.executable} -m pip install -e ."))
-    return found + [_package(name, required.get(name, "0")) for name in PACKAGES]
+    return found + [_package(name, required.get(name, {})) for name in PACKAGES]
 
 
 def _python() -> Finding:
@@ -35,14 +36,17 @@ def _python() -> Finding:
     return ok("python", text)
 
 
-def _package(name: str, oldest: str) -> Finding:
-    remedy = f"{sys.executable} -m pip install '{name}>={oldest}'"
+def _package(name: str, asked: Mapping[str, str]) -> Finding:
+    oldest, newer = asked.get(">=", "0"), asked.get("<")
+    remedy = f"{sys.executable} -m pip install '{name}>={oldest}{f',<{newer}' if newer else ''}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return fail(name, f"is not installed in {sys.prefix}", remedy)
     if numbers(version) < numbers(oldest):
         return fail(name, f"{version} is too old: {oldest} is needed", remedy)
+    if newer and numbers(version) >= numbers(newer):
+        return warn(name, f"{version} is newer than what hybridmpi was tried with: below {newer}", remedy)
     return ok(name, version)
 
 

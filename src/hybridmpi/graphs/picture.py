@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi.errors import UsageError
+from hybridmpi.field_types import Natural, checks_arguments
 from hybridmpi.graphs.graphs import Graphs
+from hybridmpi.pictures import require_picture, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:cyan", "tab:olive", "tab:pink", "tab:brown")
 SHARED = "tab:red"
 """The colour of edges to a child of several parents, and of the second edge to one child."""
@@ -27,9 +28,10 @@ _SMALLEST, _LARGEST = (5.0, 2.5), (32.0, 22.0)  # inches: width, height
 _LABELLED_ROUNDS = 30
 
 
+@checks_arguments
 def plot(
     graphs: Graphs,
-    number: int,
+    number: Natural,
     path_or_axes: str | Path | Axes,
     names: Sequence[str] | Mapping[int, str] | None = None,
 ) -> None:
@@ -39,7 +41,7 @@ def plot(
     `names`: the words of data "word", written at the vertices that have one; data "label" is written into vertices
     where there is room. Raises UsageError for a number that is no graph and a file that cannot be written.
     """
-    if not 0 <= number < len(graphs):
+    if number >= len(graphs):
         raise UsageError(f"plot: graph {number} is none of {len(graphs)}: expected 0 to {len(graphs) - 1}")
     graph = graphs.select([number])
     x = places(graph)
@@ -48,20 +50,14 @@ def plot(
         _draw(path_or_axes, graph, x, names, title)
         return
     file = Path(path_or_axes)
-    if file.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"plot {file}: expected a name that ends in {', '.join(SUFFIXES)}")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError(f"plot needs matplotlib, which cannot be loaded ({error}): pip install matplotlib") from error
+    require_picture(file, "plot")
+    from matplotlib.figure import Figure
+
     span, rounds = x.max(initial=0) - x.min(initial=0) + 1, int(graph.heights.max(initial=0)) + 1
     wanted = (2.5 + _INCHES_A_VERTEX * span, 1.5 + _INCHES_A_ROUND * rounds)
     figure = Figure(figsize=tuple(np.clip(wanted, _SMALLEST, _LARGEST)), layout="constrained")
     _draw(figure.add_subplot(), graph, x, names, title)
-    try:
-        figure.savefig(file, dpi=120)
-    except OSError as error:
-        raise UsageError(f"plot {file}: cannot be written: {error.strerror}") from error
+    save(figure, file, "plot", dpi=120)
 
 
 def places(graph: Graphs) -> np.ndarray:

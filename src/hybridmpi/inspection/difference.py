@@ -25,7 +25,7 @@ from hybridmpi.inspection.text import (
 )
 
 # What the meta of a job's checkpoint says of its progress, beside its settings: the header tells the step.
-NO_SETTINGS = ("step", "updates", "alphas")
+NO_SETTINGS = ("step", "updates", "alphas", "run_id")
 # What is read of either side at once.
 SLAB = 4 << 20
 

@@ -19,6 +19,7 @@ from hybridmpi.inspection.contents import CARRIED, Contents
 from hybridmpi.inspection.npz import NpzWriter
 from hybridmpi.inspection.stored import StoredArray
 from hybridmpi.inspection.text import human_size
+from hybridmpi.paths import require_output
 from hybridmpi.wording import plural
 
 # Rows of a table are put into their order in memory, so much of them at once.
@@ -64,14 +65,9 @@ def export(
 def _check_target(path: Path, force: bool) -> None:
     if path.suffix not in SUFFIXES:
         raise UsageError(f"--export {path}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise UsageError(f"--export {path}: there is no directory {path.parent}; make it first")
-    if path.is_dir():
-        raise UsageError(f"--export {path}: that is a directory; expected the name of a file")
     if (path.parent / MANIFEST_FILE).exists():
         raise UsageError(f"--export {path}: that lies within a checkpoint, which must stay as it is; write elsewhere")
-    if path.exists() and not force:
-        raise UsageError(f"--export {path}: the file exists; give another name, or --force to replace it")
+    require_output(path, "--export", force)
 
 
 def _about(contents: Contents) -> str:

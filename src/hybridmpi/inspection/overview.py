@@ -15,7 +15,7 @@ from hybridmpi.inspection.tree import Branch, grown
 from hybridmpi.wording import plural
 
 # Sections of meta that have lines of their own, or that `--json` shows.
-TOLD_ELSEWHERE = {"step", "job", "optimizer", "compute_ranks", "words_begin", "alphas"}
+TOLD_ELSEWHERE = {"step", "job", "optimizer", "compute_ranks", "words_begin", "alphas", "run_id"}
 
 
 def describe(contents: Contents, patterns: Sequence[str] | None = None) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hybridmpi import kernels
+from hybridmpi import inputs, kernels
 from hybridmpi.autograd import Parameter
+from hybridmpi.errors import UsageError
 from hybridmpi.field_types import Positive, checks_arguments
 
 
@@ -22,6 +23,12 @@ def clip_global_norm(gradients: Iterable[Parameter | Any], limit: Positive) -> f
     """
     arrays = [item.grad if isinstance(item, Parameter) else item for item in gradients]
     arrays = [array for array in arrays if array is not None]
+    for array in arrays:
+        if inputs.real_array(array, "clip_global_norm") is not array or array.dtype.kind != "f":
+            raise UsageError(
+                f"clip_global_norm of a {type(array).__name__}: expected parameters, or arrays of floating point, "
+                "which are scaled where they are"
+            )
     norm = math.sqrt(sum(kernels.square_sum(array) for array in arrays))
     if norm > limit and math.isfinite(norm):
         for array in arrays:

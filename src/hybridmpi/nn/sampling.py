@@ -14,6 +14,24 @@ from hybridmpi.field_types import Count, checks_arguments
 from hybridmpi.inputs import integers
 from hybridmpi.nn.embedding import Embedding
 
+EXPONENT_BITS, TABLE_BITS = 52, 13
+
+
+def _tables_of_powers(base: int) -> list[np.ndarray]:
+    """Return tables whose products are base ** u, for u of EXPONENT_BITS binary places, TABLE_BITS each. Local.
+
+    Made of roots and products alone, which every processor rounds alike: all ranks draw the same candidates, and exp
+    and log are other bits in other libraries.
+    """
+    root, tables = np.float64(base), []
+    for _ in range(EXPONENT_BITS // TABLE_BITS):
+        table = np.ones(1)
+        for _ in range(TABLE_BITS):  # from the highest place to the lowest
+            root = np.sqrt(root)
+            table = np.stack([table, table * root], axis=1).reshape(-1)
+        tables.append(table)
+    return tables
+
 
 class LogUniform:
     """The log-uniform (Zipfian) distribution over ids sorted by falling frequency.
@@ -24,11 +42,16 @@ class LogUniform:
     @checks_arguments
     def __init__(self, rows: Count, samples: Count) -> None:
         self.rows, self.samples = rows, samples
+        self._powers = _tables_of_powers(rows + 1)
 
     def draw(self, generator: np.random.Generator) -> np.ndarray:
         """Return `samples` ids, int64, repeated ones included. Local."""
-        ids = np.exp(generator.random(self.samples) * math.log(self.rows + 1)).astype(np.int64) - 1
-        return np.clip(ids, 0, self.rows - 1)
+        # Of 52 bits, each table takes its part of the exponent.
+        bits = (generator.random(self.samples) * 2.0**EXPONENT_BITS).astype(np.int64)
+        powers = np.ones(self.samples)
+        for number, table in enumerate(self._powers):
+            powers *= table[(bits >> (EXPONENT_BITS - (number + 1) * TABLE_BITS)) & (2**TABLE_BITS - 1)]
+        return np.clip(powers.astype(np.int64) - 1, 0, self.rows - 1)
 
     def log_chance(self, ids: np.ndarray) -> np.ndarray:
         """Return the logarithm of each id's chance to be drawn at all, 1 - (1 - P(id)) ** samples, float64. Local."""

@@ -6,6 +6,7 @@ current server processor and of Python's overhead there. `Machine.calibrated` pu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -72,7 +73,7 @@ class Machine:
             raise UsageError(f"Machine: compute ranks {self.compute}, servers {self.servers}: expected none below 0")
         for field in fields(self)[2:]:
             value = getattr(self, field.name)
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"Machine: {field.name} = {value}: expected a number above 0")
 
     @classmethod

@@ -115,31 +115,29 @@ def _measure_messages(world: World, latency: float) -> dict[str, float]:
         "measured", owners * ROWS, DIM, np.dtype("f4"), ("constant", 0.0), "sum", "cyclic", SGD(0.1), seed=1
     )
     service = Service.open(world, [spec], "message")
-    try:
-        client, rank = service.client, world.compute.Get_rank()
-        far = [owner for owner, r in enumerate(world.owners) if not world.same_node(r)]
-        near = [owner for owner, r in enumerate(world.owners) if world.same_node(r)]
-        sent, near_sent, asked_one, asked_all, told = [], [], [], [], []
-        # Messages come first, since they say that there is no push yet. Ranks begin at different owners.
-        for k in range(TRIES):
+    client, rank = service.client, world.compute.Get_rank()
+    far = [owner for owner, r in enumerate(world.owners) if not world.same_node(r)]
+    near = [owner for owner, r in enumerate(world.owners) if world.same_node(r)]
+    sent, near_sent, asked_one, asked_all, told = [], [], [], [], []
+    # Messages come first, since they say that there is no push yet. Ranks begin at different owners.
+    for k in range(TRIES):
+        if far:
+            sent.append(_send(client, far[(rank + k) % len(far)]))
+        if near:
+            near_sent.append(_send(client, near[k % len(near)]))
+        world.barrier()
+    for k in range(TRIES):
+        for ids, times in ((far[(rank + k) % len(far)] if far else 0, asked_one), (far, asked_all)):
             if far:
-                sent.append(_send(client, far[(rank + k) % len(far)]))
-            if near:
-                near_sent.append(_send(client, near[k % len(near)]))
+                time.sleep(PAUSE)
+                times.append(_seconds(lambda ids=ids: client.pull(0, np.atleast_1d(ids))))
             world.barrier()
-        for k in range(TRIES):
-            for ids, times in ((far[(rank + k) % len(far)] if far else 0, asked_one), (far, asked_all)):
-                if far:
-                    time.sleep(PAUSE)
-                    times.append(_seconds(lambda ids=ids: client.pull(0, np.atleast_1d(ids))))
-                world.barrier()
-            time.sleep(PAUSE)
-            client.push([], 1.0)
-            told.append(_seconds(client.wait_for_version))
-            world.barrier()
-        everybody = world.gather((sent, near_sent, asked_one, asked_all, told))
-    finally:
-        service.close()
+        time.sleep(PAUSE)
+        client.push([], 1.0)
+        told.append(_seconds(client.wait_for_version))
+        world.barrier()
+    everybody = world.gather((sent, near_sent, asked_one, asked_all, told))
+    service.close()  # not after an error, which other ranks do not have: it is collective
     message, near_message, one, many, version = (_typical(times) for times in zip(*everybody, strict=True))
     if one is None:
         # The owners see the last push and tell every rank, which sees that.

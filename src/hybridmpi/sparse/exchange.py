@@ -23,6 +23,7 @@ import numpy as np
 
 from hybridmpi.arrays import fit_to_receive, fit_to_send
 from hybridmpi.errors import HybridMPIError
+from hybridmpi.shared_windows import shared_window
 from hybridmpi.world import World
 
 # Memory that an owner gives to the push slots of all its clients together, and that requests and replies of all peers
@@ -100,8 +101,10 @@ class Exchange:
         self.world, self.sizes = world, sizes
         self.num_clients, self.num_owners = len(world.clients), len(world.owners)
         mine = self.num_clients * sizes.push if world.rank in world.owners else 0
-        self._slots = mpi.Win.Allocate(mine, 1, comm=world.comm)
-        self._counts = mpi.Win.Allocate(self._counter_index("end", 0) * 8, 8, comm=world.comm)
+        remedy = "use fewer ranks a node"
+        self._slots = shared_window(mpi, mine, 1, world.comm, world.node, "messages between ranks", remedy)
+        counts = self._counter_index("end", 0) * 8
+        self._counts = shared_window(mpi, counts, 8, world.comm, world.node, "counters of messages", remedy)
         for window, name in ((self._slots, "slots"), (self._counts, "counters")):
             window.Set_name(f"hybridmpi.{name}")
             if window.Get_attr(mpi.WIN_MODEL) != mpi.WIN_UNIFIED:
@@ -227,20 +230,14 @@ class RowMemory:
 
     Each table has its own, so that one can be dealt anew without a second copy of all. `sizes[w]`: bytes that world
     rank w owns, rounded up to cache lines, so that no line has two writers. With `everywhere`, a second window over the
-    same memory lets ranks on other nodes read rows by indexed Get.
+    same memory lets ranks on other nodes read rows by indexed Get. `what` it is, such as the table, is for errors.
     """
 
-    def __init__(self, world: World, sizes: list[int], everywhere: bool) -> None:
+    def __init__(self, world: World, sizes: list[int], everywhere: bool, what: str = "rows") -> None:
         mpi = world.mpi
         self.world = world
         mine = _lines(sizes[world.rank])
-        try:
-            self._shared = mpi.Win.Allocate_shared(mine, 1, comm=world.node)
-        except mpi.Exception as error:
-            raise HybridMPIError(
-                f"rank {world.rank} ({world.role}) could not share {mine:,} bytes of rows with its node: {error}. "
-                "Look at the room in /dev/shm and the memory limit of this job, or use more servers or nodes"
-            ) from error
+        self._shared = shared_window(mpi, mine, 1, world.node, world.node, what, "use more nodes")
         self._shared.Lock_all(mpi.MODE_NOCHECK)
         self.own = self._view_of(world.rank)
         self._everywhere = None

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hybridmpi.shared_windows import shared_window
 from hybridmpi.sparse.transfers import Layout, Stretch, Transfers, transfers
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
@@ -76,7 +77,10 @@ class _Rounds:
         """Send and take all rounds."""
         world = self.world
         mpi, me = world.mpi, world.rank
-        window = mpi.Win.Allocate(len(self.senders.get(me, ())) * self._slot_bytes(me), 1, comm=world.comm)
+        window = shared_window(
+            mpi, len(self.senders.get(me, ())) * self._slot_bytes(me), 1, world.comm, world.node,
+            "rows that move to other owners", "use more nodes",
+        )  # fmt: skip
         window.Lock_all(mpi.MODE_NOCHECK)
         memory = window.tomemory()
         incoming = np.frombuffer(memory, np.uint8) if len(memory) else np.empty(0, np.uint8)

@@ -14,8 +14,8 @@ import numpy as np
 
 from hybridmpi.collectives.flags import LINE, all_reached, signal
 from hybridmpi.collectives.shared_buffer import FEW_POLLS, POLLS
-from hybridmpi.errors import HybridMPIError
 from hybridmpi.kernels import argsort_ids
+from hybridmpi.shared_windows import shared_window
 from hybridmpi.sparse.partition import Partition
 from hybridmpi.sparse.spec import TableSpec
 from hybridmpi.world import World
@@ -89,14 +89,10 @@ class NodeMemory:
         self.data_at = lines(8 * (flags * LINE + head_words))
         self.region = -(-(self.data_at + min(most, largest)) // 4096) * 4096
         total = self.ranks * self.region
-        try:
-            self._window = mpi.Win.Allocate_shared(total if self.rank == 0 else 0, 1, comm=comm)
-        except mpi.Exception as error:
-            raise HybridMPIError(
-                f"{total:,} bytes for the {what} of {self.ranks} ranks could not be shared on this node: {error}. Look "
-                "at the room in /dev/shm and the memory limit of this job, or let every rank pull and push for itself "
-                "(aggregate = 'never')"
-            ) from error
+        remedy = "let every rank pull and push for itself: sparse.aggregate = 'never'"
+        self._window = shared_window(
+            mpi, total if self.rank == 0 else 0, 1, comm, comm, f"{what} of {self.ranks} ranks", remedy
+        )
         memory, _ = self._window.Shared_query(0)
         self.memory = np.frombuffer(memory, np.uint8)[:total]
         self.words = self.memory.view(np.int64)

@@ -201,7 +201,7 @@ class Service:
         sizes = [0] * self.world.size
         for owner, rank in enumerate(self.world.owners):
             sizes[rank] = partition.count_of(owner) * spec.row_bytes
-        return RowMemory(self.world, sizes, self._everywhere)
+        return RowMemory(self.world, sizes, self._everywhere, f"the rows of table '{spec.name}'")
 
     def _shard(self, spec: TableSpec, memory: RowMemory) -> Shard:
         owners = self.world.owners
@@ -279,8 +279,8 @@ class Service:
 
     def _free(self) -> None:
         self.world.remove_progress(self.progress)
-        if self.client is not None and self.client.node_pull is not None:
-            self.client.node_pull.close()
+        if self.client is not None:
+            self.client.close()
         if self.server is not None:
             self.server.close()
         self.server = self.client = None

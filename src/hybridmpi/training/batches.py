@@ -27,6 +27,8 @@ import numpy as np
 
 from hybridmpi.errors import UsageError
 
+MOST_EXAMPLES = 2.0**53
+"""Up to here float64 counts each one, and sums over ranks are far from infinite."""
 REMEDY = (
     "say how many examples it has: give the batch an attribute `weight` (a dataclass with a field or property of that "
     "name), or a dict an entry"
@@ -36,7 +38,7 @@ REMEDY = (
 def examples(batch: Any) -> float:
     """Return how many examples a batch has: its `weight`, or what its container says (see above). Local.
 
-    Raises UsageError where that is not plain, and for a weight that is no finite number from 0 up.
+    Raises UsageError where that is not plain, and for a weight that is no number from 0 up to 2^53.
     """
     weight = _weight_of(batch)
     if weight is not None:
@@ -88,11 +90,11 @@ def _checked(weight: Any) -> float:
             number = float(weight)
         except OverflowError:
             number = math.inf
-        if math.isfinite(number) and number >= 0:
+        if 0 <= number < MOST_EXAMPLES:
             return number
     shown = repr(weight) if isinstance(weight, (Real, str, bytes)) else _kind(weight)
     raise UsageError(
-        f"a batch whose weight is {shown}: expected the number of its examples, a finite number from 0 up"
+        f"a batch whose weight is {shown}: expected the number of its examples, a number from 0 up to 2^53"
         + (": make the method a property" if callable(weight) else "")
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -33,6 +34,31 @@ def _shown(value: object) -> str:
     return f"class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {str(value)[:40]!r}"
 
 
+def require_memory(world: World, model: Module, optimizer: Optimizer) -> None:
+    """Raise UsageError on all compute ranks if the parameters of `model`, with their gradients and the optimiser's
+    state, cannot fit into the memory of all nodes. Collective over compute; nothing is allocated.
+
+    The least that they take: every compute rank has the values and the gradients of dense parameters, owners have the
+    rows of tables once. Of nodes that only serve nobody here knows the memory: then tables are not counted.
+    """
+    sizes = {name: 2 * len(world.clients) * p.size * p.dtype.itemsize for name, p in model.named_parameters()}
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = dict(world.gather((world.node_of[world.rank], pages)))
+    if len(memory) == world.nodes:
+        held = 1 + len(optimizer.slots)
+        sizes |= {name: held * t.rows * t.dim * t.dtype.itemsize for name, t in model.named_tables()}
+    if (needed := sum(sizes.values())) > sum(memory.values()):
+        name = max(sizes, key=lambda name: sizes[name])
+        raise_alike(
+            world,
+            UsageError(
+                f"the parameters need {needed / 2**30:,.0f} GiB of memory at least, '{name}' alone "
+                f"{sizes[name] / 2**30:,.0f} GiB; the machine has {sum(memory.values()) / 2**30:,.0f} GiB: make it "
+                "smaller, or take more nodes"
+            ),
+        )
+
+
 def require_same_parameters(
     world: World, parameters: Sequence[tuple[str, Parameter | Embedding]], options: str
 ) -> None:
@@ -49,6 +75,15 @@ def require_same_parameters(
         return
     everybody = world.gather((world.rank, mine))
     raise_alike(world, UsageError(difference(everybody)))
+
+
+def require_same_kind(optimizer: Optimizer, other: Optimizer) -> None:
+    """Raise UsageError unless `other` can go on with the state of an optimiser. Local."""
+    if type(other) is not type(optimizer):
+        raise UsageError(
+            f"Trainer.optimizer = {_shown(other)}: expected a {type(optimizer).__name__}, whose state the parameters "
+            "have; another kind needs another Trainer"
+        )
 
 
 def require_same_optimizer(world: World, optimizer: Optimizer) -> None:

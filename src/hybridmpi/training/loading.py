@@ -41,7 +41,7 @@ def load(trainer: Trainer, path: Path, accept: Accept = lambda directory, meta, 
         except DamageError as error:  # on all ranks alike
             damage.append(str(error))
             continue
-        saving.half_loaded = None
+        saving.half_loaded, saving.run = None, meta.get("run_id")
         if damage and world.on_root():
             said = "\n  ".join(["damaged, and left out:", *damage])
             write(sys.stderr, f"hybridmpi: warning: {said}\ngoing on from {directory}\n")
@@ -150,6 +150,8 @@ def _check_meta(trainer: Trainer, saved: Checkpoint) -> None:
     want("ways", lambda value: isinstance(value, dict) and all(way in get_args(Way) for way in value.values()))
     expected = len(trainer.sparsity.state())
     want("alphas", lambda value: isinstance(value, list) and len(value) == expected and all(map(_is_mean, value)))
+    if "run_id" in meta:
+        want("run_id", lambda value: isinstance(value, str))
     if "partitions" in meta:
         want("partitions", lambda value: isinstance(value, dict) and all(map(_is_partition, value.values())))
 

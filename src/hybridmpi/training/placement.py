@@ -57,7 +57,8 @@ def balance(trainer: Trainer) -> str:
         for owner, held in enumerate(spec.map(owners).pieces):
             pushed = accesses[owner][number]
             parts += [Part(name, p.part, p.count * spec.held_bytes, pushed[p.part] * row, owner) for p in held]
-    proposal = propose(parts, owners)
+    # By one rank: what is moved is agreed on, not worked out twice.
+    proposal = trainer.world.from_root(lambda: propose(parts, owners))
     if proposal.pays:
         for name, number in at_owners(trainer).items():
             old = exchange.specs[number].map(owners).homes

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hybridmpi.checkpoint.generations import generations
+from hybridmpi.checkpoint.generations import generations, remove_all
 from hybridmpi.checkpoint.layout import MANIFEST_FILE
 from hybridmpi.errors import STOPPED, CheckpointError, UsageError
 from hybridmpi.planning.modes import Mode
@@ -40,21 +40,23 @@ def run_job(
     resume: str | None,
     trace: str | None = None,
     trace_steps: tuple[int, int] | None = None,
+    fresh: bool = False,
 ) -> int:
     """Train as `job` says and return the exit code. Collective over compute.
 
     `resume`: a checkpoint, or a directory of them, to continue from; "": the newest in checkpoint.directory, if there
     is one. `trace`: the file for a timeline of some steps, `trace_steps` the first and the last of them; None: see
-    Trace.
+    Trace. `fresh`: remove what an earlier run left in checkpoint.directory; without that, and without `resume`, a
+    directory with checkpoints is refused.
     """
     run = Run(world, job)
-    run.begin(resume)
-    if trace:
-        run.record(trace, trace_steps)
     try:
+        run.begin(resume, fresh)
+        if trace:
+            run.record(trace, trace_steps)
         return run.train()
     finally:
-        run.metrics.close()
+        run.give_back()
 
 
 class Run:
@@ -63,9 +65,20 @@ class Run:
     def __init__(self, world: World, job: Job) -> None:
         """Read the data and build the model. Collective over compute."""
         self.world, self.job = world, job
+        # As it is now: the current folder may be gone when it is time to save.
+        self.directory = Path(job.checkpoint.directory).absolute()
         self.root = world.on_root()
         self.task = task_of(job.model.kind)(job, self.read)
         self.model = self.task.model
+        self.trainer: Trainer | None = None
+        self.metrics: Metrics | None = None
+
+    def give_back(self) -> None:
+        """Close the metrics, and leave the directory of checkpoints to others, however the run has ended. Local."""
+        if self.metrics is not None:
+            self.metrics.close()
+        if self.trainer is not None:
+            self.trainer._saving.leave()
 
     def batches(self, first: int) -> Iterator[Any]:
         """Yield this rank's batches from step `first` (0: the first one) on; None in a step without any. Local."""
@@ -100,9 +113,11 @@ class Run:
             sparse=dataclasses.replace(sparse_options(job), **sparse),
         )
 
-    def begin(self, resume: str | None) -> None:
+    def begin(self, resume: str | None, fresh: bool = False) -> None:
         """Make ready to train, from `resume` (see run_job) where it is given. Collective over compute."""
         job = self.job
+        if not fresh:
+            self.world.from_root(lambda: refuse_old_run(job, resume))
         if resume == "":
             resume = self.world.from_root(self._newest)
         if job.sparse.search and job.training.staleness:
@@ -111,8 +126,13 @@ class Run:
                 "sparse.parts and no search"
             )
         self.trainer = self.open_trainer()
+        if self.world.from_root(lambda: Path(job.checkpoint.directory).is_dir()):
+            self.trainer.own(job.checkpoint.directory)  # before reading: another run prunes there
         found = self._resume(resume) if resume is not None else {}
         self.tuning = self._search(found.get("search")) if job.sparse.search else None
+        self.trainer.own(job.checkpoint.directory)
+        if fresh:
+            self.world.from_root(lambda: remove_all(job.checkpoint.directory))
         self.metrics = self._open_metrics(None if resume is None else self.trainer.step)
         self.progress = Progress(job.training.steps, job.training.progress, self.task.unit) if self.root else None
         self.trace: Trace | None = None
@@ -351,7 +371,7 @@ class Run:
             meta["words_begin"] = begin
         if self.tuning is not None:
             meta["search"] = self.tuning.state()
-        directory = self.trainer.save(section.directory, section.keep, meta, self.task.words(), behind)
+        directory = self.trainer.save(self.directory, section.keep, meta, self.task.words(), behind)
         if self.root:
             seconds = round(time.perf_counter() - started, 3)
             self.metrics.write("checkpoint", step=self.trainer.step, seconds=seconds, behind=behind)
@@ -366,6 +386,29 @@ class Run:
     def _say(self, text: str) -> None:
         if self.root:
             self.progress.message(text)
+
+
+def refuse_old_run(job: Job, resume: str | None) -> None:
+    """Raise UsageError where an earlier run has left what this one would take the place of. Local.
+
+    Without `resume` that is checkpoints and metrics; with a checkpoint from elsewhere, checkpoints.
+    """
+    root = Path(job.checkpoint.directory)
+    saved = [path for path in generations(root) if (path / MANIFEST_FILE).exists()]
+    if resume is None:
+        metrics = Path(job.metrics_path) if job.metrics_path else None
+        recorded = metrics is not None and metrics.is_file() and metrics.stat().st_size > 0
+        if saved or recorded:
+            what = f"{root} holds checkpoints ({saved[0].name})" if saved else f"{metrics} holds the metrics"
+            raise UsageError(
+                f"{what} of an earlier run: --resume goes on from there, --set checkpoint.directory=... trains "
+                "elsewhere, --fresh removes its checkpoints and metrics and starts over"
+            )
+    elif resume and saved and not Path(resume).resolve().is_relative_to(root.resolve()):
+        raise UsageError(
+            f"{root} holds checkpoints ({saved[0].name}) of an earlier run, and --resume {resume} is none of them: "
+            "--resume without a path goes on from the newest there, --set checkpoint.directory=... trains elsewhere"
+        )
 
 
 def _setting(path: Path, job: Mapping[str, Any], section: str, key: str) -> Any:

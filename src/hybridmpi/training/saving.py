@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 
 from hybridmpi.errors import CheckpointError
+from hybridmpi.streams import write
 from hybridmpi.training.placement import partitions
 
 if TYPE_CHECKING:
     from hybridmpi.checkpoint import Behind, FileRecord, TableShard
+    from hybridmpi.checkpoint.owner import Owner
     from hybridmpi.sparse.replica import Replica
     from hybridmpi.training.trainer import Trainer
 
@@ -39,6 +43,10 @@ class Saving:
         # Whether the thread that commits has begun too: if not, `save` itself has failed, and said so.
         self._to_be_whole = False
         self._given_up = Event()
+        # Which run this is, also when it goes on elsewhere: only its own checkpoints are pruned.
+        self.run: str | None = None
+        self._owned: dict[Path, Owner] = {}
+        self._told: set[Path] = set()
         # The damaged checkpoint of which some is loaded already, while nothing whole was loaded over it.
         self.half_loaded: Path | None = None
 
@@ -47,13 +55,17 @@ class Saving:
         from hybridmpi import checkpoint
 
         trainer, world, exchange = self.trainer, self.trainer.world, self.trainer.exchange
+        if self.run is None:
+            self.run = uuid4().hex  # compute rank 0's counts
         self.refuse_half_loaded()
         self.finish()
         full_meta = {**meta, **self._meta()}
 
         def begin() -> Path:
             checkpoint.check_meta(full_meta)
-            return checkpoint.begin(root.absolute(), trainer.step)
+            self._own(root.absolute())
+            self._tell_of_others(root.absolute())
+            return checkpoint.begin(root.absolute(), trainer.step, self.run)
 
         directory = world.from_root(begin)
         if behind:
@@ -89,6 +101,41 @@ class Saving:
         world.from_root(start)
         self._to_be_whole = True
         return directory
+
+    def own(self, root: Path) -> None:
+        """Make sure that no other run writes into `root`; see Trainer.own."""
+        self.trainer.world.from_root(lambda: self._own(root.absolute()))
+
+    def leave(self) -> None:
+        """Let others write where this run did. Local."""
+        for owner in self._owned.values():
+            owner.release()
+        self._owned.clear()
+
+    def _own(self, root: Path) -> None:
+        """Make sure that no other run writes into `root`. Local, on compute rank 0. Raises UsageError naming it."""
+        from hybridmpi.checkpoint import owner
+
+        if root in self._owned:
+            self._owned[root].check()
+            return
+        self._owned[root], note = owner.take(root)
+        if note:
+            write(sys.stderr, f"hybridmpi: {note}\n")
+
+    def _tell_of_others(self, root: Path) -> None:
+        """Say once that a directory holds checkpoints of another run. Local, on compute rank 0."""
+        from hybridmpi.checkpoint.generations import generations, run_of
+
+        if root in self._told:
+            return
+        self._told.add(root)
+        if others := [path.name for path in generations(root) if run_of(path) != self.run]:
+            write(
+                sys.stderr,
+                f"hybridmpi: warning: {root} holds checkpoints of another run ({others[0]}): they stay, and do not "
+                "count among those that are kept\n",
+            )
 
     def _copies(self, parameters: Arrays, state: Mapping[str, Arrays], carried: Arrays) -> tuple[Any, ...]:
         copies = self._whole.copies
@@ -161,6 +208,7 @@ class Saving:
             if behind is not None:
                 behind.close()
         yield
+        self.leave()
         if failure is not None:
             raise failure
 
@@ -168,6 +216,7 @@ class Saving:
         """Return what a checkpoint says of the trainer itself."""
         trainer = self.trainer
         return {
+            "run_id": self.run,
             "step": trainer.step,
             "updates": trainer.exchange.updates,
             "skipped": trainer.skipped,
@@ -194,7 +243,7 @@ def _complete(
 
     record = checkpoint.write_dense(directory, *dense, meta, words)
     checkpoint.commit(directory, step, [record, *others()], {})
-    checkpoint.prune(directory.parent, keep)
+    checkpoint.prune(directory.parent, keep, meta["run_id"])
     return directory
 
 

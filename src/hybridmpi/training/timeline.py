@@ -13,6 +13,9 @@ from typing import Any
 from hybridmpi.recording import Interval, Recording
 from hybridmpi.sparse.clocks import Reading, to_ours
 
+MARK = '{"generator":"hybridmpi","traceEvents":['
+"""How a timeline begins: a file that begins so is overwritten by the next one."""
+
 
 @dataclass(frozen=True)
 class Track:
@@ -38,7 +41,7 @@ def write_timeline(path: Path, tracks: Sequence[Track], steps: Mapping[int, int]
     aside, count = aside_of(path), 0
     try:
         with open(aside, "w", encoding="utf-8") as file:
-            file.write('{"traceEvents":[')
+            file.write(MARK)
             for count, event in enumerate(events(tracks, steps), 1):  # noqa: B007 - counted
                 file.write(("\n" if count == 1 else ",\n") + json.dumps(event, separators=(",", ":")))
             file.write('\n],"displayTimeUnit":"ms","otherData":' + json.dumps(about) + "}\n")

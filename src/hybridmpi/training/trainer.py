@@ -32,6 +32,8 @@ from hybridmpi.training.custody import Custody
 from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
 from hybridmpi.training.endings import Nonfinite, raise_nonfinite, raise_together
 from hybridmpi.training.guards import (
+    require_memory,
+    require_same_kind,
     require_same_optimizer,
     require_same_parameters,
     require_same_values,
@@ -98,6 +100,7 @@ class Trainer:
         world.listen()
 
         with world.within("Trainer(...)"):
+            require_memory(world, model, optimizer)
             model.initialise(seed)
             parameters, embeddings = model.parameters_in_order(), model.named_tables()
             said = repr((mode, modes, optimizer, seed, clip, nonfinite, staleness, dense, sparse))
@@ -148,12 +151,7 @@ class Trainer:
 
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:
-        require_trainable(self.world, self.model, optimizer)
-        if type(optimizer) is not type(self._optimizer):
-            raise UsageError(
-                f"Trainer.optimizer = {optimizer}: expected a {type(self._optimizer).__name__}, whose state the "
-                "parameters have; another kind needs another Trainer"
-            )
+        require_same_kind(self._optimizer, optimizer)
         with self._within("optimizer"):
             require_same_optimizer(self.world, optimizer)
             self.settle()
@@ -455,6 +453,11 @@ class Trainer:
             self._custody.require_unchanged()
             self.settle()
             return self._saving.save(Path(root), keep, meta or {}, words, behind)
+
+    def own(self, root: str | Path) -> None:
+        """Make sure that no other run saves below `root`, until `close`; the first `save` does otherwise. Raises
+        UsageError naming the job and the host of a run that does. Collective over compute."""
+        self._saving.own(Path(root))
 
     def saved(self) -> Path | None:
         """Wait for the checkpoint that is written behind; return its directory, or None. Collective over compute."""

@@ -39,13 +39,20 @@ def try_modes(world: World, job: Job, steps: int, limit: float) -> Comparison:
     machine = measure_machine(world)
     workload, (local, together) = _profile(run, machine, steps)
     transport = Transport(local, job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm, together)
-    outlook = Outlook(workload, machine, transport)
-    measured, left_out = {}, {}
-    for mode, prediction in outlook.modes.items():
-        if why := _why_not(prediction, workload, machine, (WARM_UP + steps) * prediction.seconds.step, limit):
-            left_out[mode] = why
-        else:
-            measured[mode] = _run(run, mode, prediction, steps)
+
+    def decide() -> tuple[Outlook, dict[Mode, str]]:
+        """Return the predictions, and why modes are left out."""
+        outlook = Outlook(workload, machine, transport)
+        reasons = {
+            mode: _why_not(prediction, workload, machine, (WARM_UP + steps) * prediction.seconds.step, limit)
+            for mode, prediction in outlook.modes.items()
+        }
+        return outlook, {mode: why for mode, why in reasons.items() if why}
+
+    # By one rank, with all its predictions: they decide what all ranks run together.
+    outlook, left_out = world.from_root(decide)
+    run_modes = {mode: prediction for mode, prediction in outlook.modes.items() if mode not in left_out}
+    measured = {mode: _run(run, mode, prediction, steps) for mode, prediction in run_modes.items()}
     return Comparison(outlook, measured, left_out, steps)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybridmpi.errors import UsageError
+from hybridmpi.pictures import save
 from hybridmpi.watching.compare import labels
 from hybridmpi.watching.evaluations import score
 from hybridmpi.watching.history import History
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from hybridmpi.watching.panels import Drawn
 
-SUFFIXES = (".png", ".svg", ".pdf")
 STYLE = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -35,21 +34,6 @@ STYLE = {
 }
 
 
-def require_possible(file: Path) -> None:
-    """Raise UsageError if `file` could not be drawn in the end. Local."""
-    if file.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"-o {file}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if not file.absolute().parent.is_dir():
-        raise UsageError(f"-o {file}: there is no folder '{file.parent}'; make it first")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"plot needs matplotlib, which cannot be loaded ({error}): pip install 'hybridmpi[plot]' or pip install "
-            "matplotlib; 'hybridmpi watch' needs neither"
-        ) from error
-
-
 def draw(file: Path, runs: Sequence[History], paths: Sequence[str], axis: Axis, log: bool) -> None:
     """Draw runs, read from `paths`, into `file`. Local.
 
@@ -59,12 +43,7 @@ def draw(file: Path, runs: Sequence[History], paths: Sequence[str], axis: Axis, 
 
     with rc_context(STYLE):
         figure = picture(runs, paths, axis, log)
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Glyph")  # of a script that the font lacks: boxes show it
-                figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
-        except OSError as error:
-            raise UsageError(f"-o {file}: cannot be written: {error.strerror}") from error
+        save(figure, file, "-o", dpi=150)
 
 
 def picture(runs: Sequence[History], paths: Sequence[str], axis: Axis, log: bool) -> Figure:

@@ -187,7 +187,9 @@ class Bound:
         [roots, width] as a tensor."""
         given = []
         for argument in arguments:
-            if not isinstance(argument, Tensor) and hasattr(argument, "dtype"):
+            if isinstance(argument, range):
+                argument = list(argument)
+            elif not isinstance(argument, Tensor) and hasattr(argument, "dtype"):
                 array = inputs.plain_array(argument, f"{self.name}.over")
                 if array.ndim == 1 and array.dtype.kind in "iuO":
                     argument = array.tolist()
