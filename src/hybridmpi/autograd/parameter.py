@@ -30,7 +30,7 @@ class Parameter(Tensor):
         a bucket can start while backward goes on. Once per backward().
     """
 
-    __slots__ = ("_data", "_grad", "_written", "init", "name", "on_written", "wanted_dtype", "wanted_shape")
+    __slots__ = ("_data", "_grad", "_written", "custody", "init", "name", "on_written", "wanted_dtype", "wanted_shape")
 
     def __init__(self, shape: tuple[int, ...], init: Initial, dtype: Any = np.float32) -> None:
         check_initial(init, "a Parameter")
@@ -38,6 +38,7 @@ class Parameter(Tensor):
         self.wanted_dtype = trained_dtype(dtype, f"a Parameter of shape {self.wanted_shape}")
         self.init = init
         self.name = "?"
+        self.custody = ""  # whether a Trainer has it, or has trained it: see training/custody.py
         self.on_written: Callable[[Parameter], None] | None = None
         self._data = None
         self._grad = None
@@ -49,8 +50,9 @@ class Parameter(Tensor):
         """The values; UsageError before there are any."""
         if self._data is None:
             raise UsageError(
-                f"parameter '{self.name}' of shape {self.wanted_shape} has no values yet: "
-                "call model.initialise(seed) first (the Trainer does)"
+                f"parameter '{self.name}' of shape {self.wanted_shape} has no values: the Trainer draws those of all "
+                "parameters that it finds in the model's attributes and in lists, tuples and dicts of them, else "
+                "model.initialise(seed) does"
             )
         return self._data
 

@@ -55,6 +55,7 @@ class Embedding(Module):
         self.rows, self.dim, self.init, self.reduction = rows, dim, init, reduction
         self.dtype = trained_dtype(dtype, f"an Embedding of {rows} x {dim}")
         self.store: Store | None = None
+        self.custody = ""  # whether a Trainer has it, or has trained it: see training/custody.py
         self._gradients: list[tuple[Any, Any]] = []
 
     def forward(self, ids: Any) -> Tensor:
@@ -127,7 +128,8 @@ class Embedding(Module):
     def _attached(self) -> Store:
         if self.store is None:
             raise UsageError(
-                f"an Embedding of {self.rows} x {self.dim} is used without a store: tables have values only once a "
-                "Trainer has attached them (hybridmpi.Trainer(world, model, ...)), or set embedding.store"
+                f"an Embedding of {self.rows} x {self.dim} is used without a store: tables have values from the making "
+                "of a Trainer (hybridmpi.Trainer(world, model, ...)) that finds them in the model's attributes, or in "
+                "lists, tuples and dicts there, until it is closed; or set embedding.store"
             )
         return self.store

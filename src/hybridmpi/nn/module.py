@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 _changing: set[int] = set()
 
 
+# What the parts of a model are, or lie in.
+HOLDERS = (Parameter, list, tuple, dict)
+
+
 class Module:
-    """Base of layers and models: attributes that are modules, parameters, or lists and tuples of them are children.
+    """Base of layers and models: attributes that are modules, parameters, or lists, tuples and dicts of them are
+    children.
 
     Nothing is registered and there is no `super().__init__()` to forget: names are read off the attributes when asked
-    for, dotted, list items by their number ("layers.0.weight"). What is reachable by two names goes by the first; a
-    reference back to a module that this one is part of is none of its parts. Names go into checkpoints and messages:
-    where two parts have one name, or a name cannot be stored, everything that asks for names raises UsageError.
+    for, dotted, items of lists by their number, of dicts by their key ("layers.0.weight", "heads.left.weight"). What is
+    reachable by two names goes by the first; a reference back to a module that this one is part of is none of its
+    parts. Names go into checkpoints and messages: where two parts have one name, or a name cannot be stored, everything
+    that asks for names raises UsageError.
     """
 
     training = True
@@ -53,11 +59,25 @@ class Module:
                 first.setdefault(id(part), (names[id(part)], part))
         return list(first.values())
 
+    def names_of_tables(self) -> dict[str, Embedding]:
+        """Return every table by each dotted name that leads to it. Local."""
+        return {
+            name: part for name, part, _ in _walk(self, "", "self", ()) if isinstance(part, Module) and part.is_table
+        }
+
     @checks_arguments
     def initialise(self, seed: Seed) -> None:
         """Give every dense parameter its initial values, a function of (seed, dotted name), and its name. Local."""
-        for name, parameter in self.named_parameters():
-            parameter.name = name
+        parameters, tables = self.named_parameters(), self.named_tables()
+        if at_work := [name for name, part in (*parameters, *tables) if part.custody == "open"]:
+            raise UsageError(
+                f"initialise: '{at_work[0]}' belongs to a Trainer, whose ranks and owners hold its values too: close "
+                "that one first"
+            )
+        for _, table in tables:
+            table.custody = ""
+        for name, parameter in parameters:
+            parameter.name, parameter.custody = name, ""
             parameter.initialise(generator_for(seed, name))
 
     def train(self, training: bool = True) -> Self:
@@ -123,12 +143,16 @@ def _walk(part: Any, name: str, path: str, above: tuple[Any, ...]) -> Iterator[t
         children = vars(part).items()
     elif isinstance(part, (list, tuple)):
         children = enumerate(part)
+    elif isinstance(part, dict):
+        children = part.items()
     else:
         return
     for key, child in children:
-        if isinstance(child, (Module, Parameter, list, tuple)) and not any(child is one for one in (part, *above)):
+        if isinstance(child, (Module, Parameter, list, tuple, dict)) and not any(
+            child is one for one in (part, *above)
+        ):
             if not isinstance(part, Module):
-                reached = f"{path}[{key}]"
+                reached = f"{path}[{key!r}]"
             else:
                 reached = f"{path}.{key}" if str(key).isidentifier() else f"getattr({path}, {key!r})"
             yield from _walk(child, f"{name}.{key}" if above else str(key), reached, (part, *above))

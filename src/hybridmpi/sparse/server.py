@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi.errors import DamageError
+from hybridmpi.optim import Optimizer
 from hybridmpi.recording import Recording
 from hybridmpi.sparse.answering import Answering
 from hybridmpi.sparse.exchange import Exchange
@@ -180,6 +182,11 @@ class Server:
             "rows": [shard.count for shard in self.shards],
             "accesses": accesses,
         }
+
+    def command_optimize(self, optimizer: Optimizer) -> None:
+        """Update rows by another optimiser of the same kind from the next step on."""
+        for shard in self.shards:
+            shard.spec = replace(shard.spec, optimizer=optimizer)
 
     def command_touched(self) -> list[int]:
         """Return how many rows of each table were updated here, added over the steps since the last call."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
+from hybridmpi.optim import Optimizer
 from hybridmpi.sparse.asynchronous import AsyncClient, AsyncServer
 from hybridmpi.sparse.board import Board
 from hybridmpi.sparse.client import Client, Path
@@ -175,6 +176,12 @@ class Service:
                 raise HybridMPIError(f"rank {world.owners[owner]} (owner {owner}) could not {what}: {value}")
         return [value for _, value in answers]
 
+    def optimize(self, optimizer: Optimizer) -> None:
+        """Let owners update rows by another optimiser of the same kind. Collective over compute."""
+        self.call("optimize", optimizer=optimizer)
+        for specs in (self.specs, self.client.specs):
+            specs[:] = [replace(spec, optimizer=optimizer) for spec in specs]
+
     def ask_servers(self, command: str, **arguments: Any) -> list[tuple[bool, Any]]:
         """Let the dedicated servers carry out a command, after all pushed steps are applied; return (whether it could,
         its answer or what failed) of each. Local, on compute rank 0; serves while it waits."""
@@ -272,8 +279,8 @@ class Service:
 
     def _free(self) -> None:
         self.world.remove_progress(self.progress)
-        if self.client is not None and self.client.node_pull is not None:
-            self.client.node_pull.close()
+        if self.client is not None:
+            self.client.close()
         if self.server is not None:
             self.server.close()
         self.server = self.client = None

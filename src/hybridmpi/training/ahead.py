@@ -3,17 +3,19 @@ read, and its rows are asked for, before the present one is trained on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from hybridmpi.autograd import draws
+from hybridmpi.errors import UsageError
 from hybridmpi.nn import Module
 from hybridmpi.sparse.table import Table
 from hybridmpi.training.batches import iterator_of
 from hybridmpi.training.results import ReadFailure
 from hybridmpi.training.tables import TableExchange
+from hybridmpi.wording import nearest
 
 
 class Batches:
@@ -57,6 +59,11 @@ class RowsAhead:
         self._exchange, self._embeddings = exchange, model.named_tables()
         self.at_work = prefetch and self._reader is not None and says
         self._model = model
+        numbers = {id(embedding): number for number, (_, embedding) in enumerate(self._embeddings)}
+        # A table may be known by several names.
+        self._numbers = {name: numbers[id(table)] for name, table in model.names_of_tables().items()}
+        # What the model says is looked at once where it is of no use too: that it is wrong would show on clusters only.
+        self._to_check = says
         self._next: tuple[Any, dict[int, np.ndarray]] | None = None
         self._batches: Batches | None = None
         self._counted = self._counts()
@@ -70,6 +77,9 @@ class RowsAhead:
         """Begin the step of `batch` (None: this rank has none): read the rows it wants, and ask for those of the
         `following` one (None: nothing to ask for). What is wrong with `following` shows in its own step. Collective
         over the compute ranks of the node where they pull together, else Local."""
+        if self._to_check and batch is not None:
+            self._to_check = False
+            self._wanted(batch, 0)
         node_pull = self._exchange.service.client.node_pull
         if node_pull is not None and self._exchange.at_owners:
             wanted: dict[int, np.ndarray] = {}
@@ -119,8 +129,20 @@ class RowsAhead:
         this one."""
         with draws.peek(steps):
             wanted = self._model.rows_wanted(batch)
-        found = {}
-        for number, (name, embedding) in enumerate(self._embeddings):
-            if name in wanted and self._lies_at_owners(number):
-                found[number], _ = embedding.distinct(wanted[name])
-        return found
+        if not isinstance(wanted, Mapping):
+            raise UsageError(
+                f"rows_wanted of {type(self._model).__name__} returned {type(wanted).__name__}: expected a dict of ids "
+                "by the name of their table"
+            )
+        found: dict[int, list[np.ndarray]] = {}
+        for name, ids in wanted.items():
+            if name not in self._numbers:
+                raise UsageError(
+                    f"rows_wanted of {type(self._model).__name__}: no table is named {name!r}; "
+                    + nearest(str(name), self._numbers)
+                )
+            number = self._numbers[name]
+            distinct, _ = self._embeddings[number][1].distinct(ids)
+            if self._lies_at_owners(number):
+                found.setdefault(number, []).append(distinct)
+        return {number: np.unique(np.concatenate(ids)) if len(ids) > 1 else ids[0] for number, ids in found.items()}

@@ -77,6 +77,23 @@ def require_same_parameters(
     raise_alike(world, UsageError(difference(everybody)))
 
 
+def require_same_kind(optimizer: Optimizer, other: Optimizer) -> None:
+    """Raise UsageError unless `other` can go on with the state of an optimiser. Local."""
+    if type(other) is not type(optimizer):
+        raise UsageError(
+            f"Trainer.optimizer = {_shown(other)}: expected a {type(optimizer).__name__}, whose state the parameters "
+            "have; another kind needs another Trainer"
+        )
+
+
+def require_same_optimizer(world: World, optimizer: Optimizer) -> None:
+    """Raise UsageError unless all compute ranks have the same optimiser. Collective over compute."""
+    everybody = world.gather((world.rank, repr(optimizer)))
+    if len({text for _, text in everybody}) > 1:
+        said = ", ".join(f"rank {rank}: {text}" for rank, text in everybody[:4])
+        raise_alike(world, UsageError(f"Trainer.optimizer is set to different ones: {said}: set the same on all ranks"))
+
+
 def difference(everybody: Sequence[tuple[int, Sequence[str]]]) -> str:
     """Return in words where the lists of (rank, entries) first differ from the first rank's. Local."""
     (first_rank, first), *others = everybody

@@ -146,6 +146,15 @@ class TableExchange:
             return ()
         return in_turn(number, parts, owners, self.specs[number].rows) if parts else None
 
+    def change_optimizer(self, optimizer: Optimizer) -> None:
+        """Update rows by another optimiser of the same kind from the next step on, at owners and in replicas.
+        Collective over compute; the servers come along."""
+        self.service.optimize(optimizer)
+        self.specs = [replace(spec, optimizer=optimizer) for spec in self.specs]
+        for replica in self.replicas():
+            for held in (replica, replica.shard):
+                held.spec = replace(held.spec, optimizer=optimizer)
+
     def repartition(self, number: int, spec: TableSpec) -> int:
         """Deal the rows of a table at owners as `spec` says; return the bytes that travelled. Collective over
         compute; the servers come along."""

@@ -28,9 +28,17 @@ from hybridmpi.training.ahead import RowsAhead
 from hybridmpi.training.asynchronous import Asynchronous, Staleness, check_staleness
 from hybridmpi.training.batches import examples
 from hybridmpi.training.clipping import clip_whole_norm
+from hybridmpi.training.custody import Custody
 from hybridmpi.training.dense import DenseExchange, DenseOptions, named_views
 from hybridmpi.training.endings import Nonfinite, raise_nonfinite, raise_together
-from hybridmpi.training.guards import require_memory, require_same_parameters, require_same_values, require_trainable
+from hybridmpi.training.guards import (
+    require_memory,
+    require_same_kind,
+    require_same_optimizer,
+    require_same_parameters,
+    require_same_values,
+    require_trainable,
+)
 from hybridmpi.training.loading import load
 from hybridmpi.training.phases import Phases
 from hybridmpi.training.placement import balance, repartition
@@ -39,6 +47,9 @@ from hybridmpi.training.saving import Saving
 from hybridmpi.training.sparsity import Sparsity
 from hybridmpi.training.tables import SparseOptions, Stores, TableExchange
 from hybridmpi.world import World
+
+# What steps go by on all ranks and owners.
+FIXED = ("world", "model", "seed", "clip", "nonfinite")
 
 
 class Trainer:
@@ -78,7 +89,8 @@ class Trainer:
         require_trainable(world, model, optimizer)
         if world.compute is None:
             raise UsageError(f"rank {world.rank} is {world.role}: a Trainer belongs on the compute ranks (see hm.run)")
-        self.world, self.model, self.optimizer = world, model, optimizer
+        self._custody = Custody(model)
+        self.world, self.model, self._optimizer = world, model, optimizer
         self.seed, self.clip, self.nonfinite = seed, clip, nonfinite
         self.step = 0
         self.skipped = 0
@@ -123,7 +135,28 @@ class Trainer:
             self._asynchronous = Asynchronous(self) if staleness else None
             self._saving = Saving(self)
         self._closed = False
+        self._custody.take()
         world.on_close(self.close)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in FIXED and name in vars(self):
+            raise UsageError(f"Trainer.{name} is fixed when the Trainer is made: make another one")
+        super().__setattr__(name, value)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimiser. Another of the same kind can take its place, with another learning rate: from the next step on
+        it updates everything, at owners too. To set it is collective over compute, as are steps."""
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Optimizer) -> None:
+        require_same_kind(self._optimizer, optimizer)
+        with self._within("optimizer"):
+            require_same_optimizer(self.world, optimizer)
+            self.settle()
+            self.exchange.change_optimizer(optimizer)
+            self._optimizer = optimizer
 
     @property
     def plan(self) -> Plan:
@@ -164,6 +197,7 @@ class Trainer:
         go on; the end of `fit` is a boundary, see `settle`. `on_step` must do nothing collective then.
         """
         self._require_open("fit")
+        self._custody.require_unchanged()
         if self.step >= steps and not self.world.stopped:
             self._warn(f"fit(steps={steps}): {self.step} steps are done already, and `steps` counts them all")
         before = self.step
@@ -194,7 +228,7 @@ class Trainer:
 
     def _warn(self, text: str) -> None:
         if self.world.on_root():
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=4)
 
     @property
     def stopped(self) -> bool:
@@ -330,7 +364,7 @@ class Trainer:
             return refused
         self.exchange.update()
         for bucket, state in zip(self.buckets, self._state, strict=True):
-            self.optimizer.update_dense(bucket.values, bucket.gradients, state, self.exchange.updates)
+            self._optimizer.update_dense(bucket.values, bucket.gradients, state, self.exchange.updates)
         phases.lap("update")
         before = self.exchange.pull_seconds()
         self.exchange.refresh()
@@ -416,6 +450,7 @@ class Trainer:
         `behind`: only copy now, and write while training goes on; the next save, load, close or `saved` waits for it.
         """
         with self._within("save"):
+            self._custody.require_unchanged()
             self.settle()
             return self._saving.save(Path(root), keep, meta or {}, words, behind)
 
@@ -451,6 +486,7 @@ class Trainer:
             return
         with self._within("close"):
             self._closed = True
+            self._custody.leave(trained=self.step > 0)
             if self._asynchronous is not None:
                 self._asynchronous.close()
             with self._saving.closing():

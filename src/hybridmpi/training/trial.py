@@ -140,6 +140,7 @@ def _run(run: Run, mode: Mode, prediction: Prediction, steps: int) -> Measured:
 def _open(run: Run, mode: Mode, ways: Mapping[str, Mode]) -> Trainer:
     """Return a trainer that leaves every parameter on its way, and whose rows come from other nodes by messages, as
     they do in predictions. Collective over compute."""
+    run.model.initialise(run.job.training.seed)  # every mode begins anew
     trainer = run.open_trainer(mode, ways, staleness=0, adapt_every=0)
     client = trainer.service.client
     client.paths = ["message" if path == "get" else path for path in client.paths]
