@@ -35,7 +35,7 @@ NOT_SAVED = {
         r"\.exchange\.served\.",
         r"\.exchange\.service\.client\._(shared|messages|maps|pulls|gathered)",
         r".*\.(shards\[\d\]|shard)\.(_sums|staging)",
-        r"\.model\..*(_grad|grad|_written)$",
+        r"\.(model|_custody)\..*(_grad|grad|_written)$",
     ),
     "numbers of messages among the ranks of this trainer, which begin anew together": (
         r"\.exchange\.service\.client\.(_norms|_pushes|asking|_board)",
