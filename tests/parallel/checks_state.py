@@ -29,7 +29,7 @@ NOT_SAVED = {
         r"\._dense\.(_announcement\.|_complete|_missing|_share$|_weight$|buckets\[\d\]\.gradients)",
         r"\._dense\.allreduce\.",
         r"\._found#",
-        r"\._rows\._batches",
+        r"\._rows\._(batches|to_check)",
         r"\._(stopped|last)\b",
         r"\.exchange\.(gradients|found|_sums\.|_gather\.)",
         r"\.exchange\.served\.",
