@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,20 @@ def cuda_kernel(signature: str) -> Callable[[Callable], Any]:
 
 
 def launch(kernel: Any, work: int, *arguments: Any) -> None:
-    """Launch `kernel` for `work` items; the first argument is a device array and names the stream. Local."""
+    """Launch `kernel` for `work` items on the stream of the device arrays among the arguments. Local.
+
+    Raises ValueError for arrays of several devices: a kernel would read another device's memory, or nobody's.
+    """
     if work > 0:
-        blocks = min(-(-work // THREADS), MAX_BLOCKS)
-        kernel[blocks, THREADS, _stream(arguments[0])](*arguments)
+        cupy = sys.modules.get("cupy")
+        theirs = [a for a in arguments if cupy is not None and isinstance(a, cupy.ndarray)]
+        if len(devices := {array.device.id for array in theirs}) > 1:
+            raise ValueError(f"arrays of devices {sorted(devices)} in one kernel: expected those of one device")
+        stream = _stream_at(cupy.cuda.get_current_stream().ptr, *devices) if theirs else cuda.default_stream()
+        # The kernel is on cupy's own stream, behind what fills its arrays: without `sync=False` numba would make the
+        # host wait for that stream, once for each array.
+        known = [cuda.as_cuda_array(a, sync=False) if any(a is one for one in theirs) else a for a in arguments]
+        kernel[min(-(-work // THREADS), MAX_BLOCKS), THREADS, stream](*known)
 
 
 def new_array(like: Any, shape: int | tuple[int, ...], dtype: Any = np.int64) -> Any:
@@ -52,7 +63,7 @@ def _cupy_of(array: Any) -> Any:
     return cupy if cupy is not None and isinstance(array, cupy.ndarray) else None
 
 
-def _stream(array: Any) -> Any:
-    cupy = _cupy_of(array)
-    pointer = cupy.cuda.get_current_stream().ptr if cupy is not None else 0
+@cache
+def _stream_at(pointer: int, device: int) -> Any:
+    """Return numba's stream for cupy's; each is made once."""
     return cuda.external_stream(pointer) if pointer else cuda.default_stream()

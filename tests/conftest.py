@@ -11,6 +11,8 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import launching  # noqa: E402 - found there
+
 # Half of hypothesis' own number: other examples are drawn in every run, and those that failed are kept.
 settings.register_profile("suite", max_examples=50)
 settings.load_profile("suite")
@@ -18,6 +20,7 @@ settings.load_profile("suite")
 
 def pytest_addoption(parser):
     parser.addoption("--ranks", type=int, help="run the parallel tests on this number of ranks only")
+    parser.addoption("--adversary", type=int, metavar="SEED", help="let messages be late and ranks slow in all checks")
 
 
 def pytest_generate_tests(metafunc):
@@ -33,6 +36,7 @@ def pytest_generate_tests(metafunc):
 def pytest_configure(config):
     """Two workers on two cores: one thread of BLAS each. And a suite that runs in the background of a script, which
     ignores SIGINT, does not hand this on to what it interrupts."""
+    launching.ADVERSARY = config.getoption("--adversary")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):

@@ -20,6 +20,7 @@ from hybridmpi.cli.mpirun import Library, command_line, find_launcher, find_libr
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
+ADVERSARY: int | None = None
 
 
 @dataclass
@@ -120,7 +121,9 @@ def run_mpi(ranks: int, program: list[str], timeout: float = 120, cwd: Path = RO
 
 def run_checks(ranks: int, *names: str, timeout: float = 240) -> None:
     """Run checks on so many ranks in one launch: all of the modules tests/parallel/checks_*.py that are named, or those
-    among them that are named too, check_*."""
+    among them that are named too, check_*. With a seed for the ADVERSARY all are under it."""
+    if ADVERSARY is not None:
+        names, timeout = ("--lazy", str(ADVERSARY), "--storm", str(ADVERSARY), *names), 4 * timeout
     # What was measured of the all-reduce on this machine before, by whom ever, has no part in a test.
     with tempfile.TemporaryDirectory() as cache:
         program = ["env", f"XDG_CACHE_HOME={cache}", sys.executable, str(TESTS / "parallel" / "runner.py"), *names]

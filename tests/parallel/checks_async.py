@@ -272,6 +272,37 @@ def check_clip_limits_the_norm_of_a_rank_s_own_gradient(comm):
     hm.run(main, servers=server_counts(comm)[-1], comm=comm)
 
 
+class TwoTables(hm.nn.Module):
+    """The sum of two tables' rows: one gradient, which both may have as it is."""
+
+    def __init__(self):
+        self.first = hm.nn.Embedding(20, 4, dtype=np.float64)
+        self.second = hm.nn.Embedding(20, 4, dtype=np.float64)
+
+    def loss(self, batch):
+        both = self.first(batch) + self.second(batch)
+        return (both * both).mean() + both.sum()
+
+
+def check_a_gradient_that_two_tables_share_is_clipped_once(comm):
+    def main(world):
+        trainer = trainer_of(world, TwoTables(), optim.SGD(1.0), staleness=ANY, clip=0.25)
+
+        def values():
+            return np.concatenate([table.pull(np.arange(20)).ravel() for table in trainer.tables])
+
+        before = values()
+        world.barrier()
+        if world.on_root():
+            trainer.train_step(np.arange(8))
+        trainer.settle()
+        moved = values() - before
+        assert abs(np.linalg.norm(moved) - 0.25) < 1e-12, np.linalg.norm(moved)
+        trainer.close()
+
+    hm.run(main, servers=server_counts(comm)[-1], comm=comm)
+
+
 def check_checkpoints_pass_to_and_from_synchronous_training(comm):
     folder = comm.bcast(tempfile.mkdtemp() if comm.Get_rank() == 0 else None)
 

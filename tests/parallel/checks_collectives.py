@@ -314,6 +314,20 @@ def check_small_sums_back_to_back(comm):
     shared.close()
 
 
+def check_unequal_exchanges(comm):
+    """Two that send each other different amounts, in parts: all of them arrive."""
+    if comm.Get_size() < 2:
+        return
+    pair = comm.Split(0 if comm.Get_rank() < 2 else 1)
+    if pair.Get_size() == 2 and comm.Get_rank() < 2:
+        group, rank = Group(pair, places=[(0, 0), (1, 1)], part_bytes=64), pair.Get_rank()
+        for sizes in ((1000, 16), (16, 1000), (1000, 0), (0, 1000), (0, 0), (500, 1000)):
+            incoming = np.zeros(sizes[1 - rank], np.float32)
+            run(group.exchange(contribution(rank, sizes[rank], np.float32), incoming, 1 - rank))
+            assert np.array_equal(incoming, contribution(1 - rank, sizes[1 - rank], np.float32)), sizes
+    pair.Free()
+
+
 def check_across_nodes(comm):
     """Pretended nodes of one, two and three ranks, the last one smaller: two levels, every lane its slice."""
     for width in (1, 2, 3):

@@ -1,6 +1,7 @@
 """Rows in 16 bits between nodes, against a replica in which every rank sees what its wire leaves: the same bits."""
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,8 @@ from hybridmpi import optim
 from hybridmpi.errors import NonFiniteError, RemoteError, UsageError
 from hybridmpi.planning.traffic import on_wire, pull_rows, push_rows, row_ids
 from hybridmpi.sparse import exchange
+from hybridmpi.sparse.cache import CacheOptions
+from hybridmpi.sparse.reader import RowReader
 from hybridmpi.sparse.service import Service
 
 HALVES = ("bfloat16", "float16")
@@ -182,6 +185,34 @@ def check_rows_that_float16_cannot_carry_are_named(comm):
         else:
             assert not far and (rows == 1e5).all()
         assert np.isfinite(service.client.pull(1, np.arange(9))).all()  # and the exchange is in order
+        service.close()
+
+    for servers in server_counts(comm):
+        on_world(comm, servers, main, nodes_of_ranks=lambda rank: rank)
+
+
+def check_rows_that_float16_cannot_carry_are_named_to_who_keeps_rows(comm):
+    """Read in the step itself, and asked for ahead: then too it is the step that wants them which hears of it."""
+
+    def main(world):
+        table = replace(spec("large", 9, 8, "cyclic", optim.SGD(0.1), initial=("constant", 1e5)), clocks=True)
+        service = Service.open(world, [table], path="message", wire="float16", aggregate="never")
+        far = any(not world.same_node(rank) for rank in world.owners)
+        for ahead in (False, True):
+            reader = RowReader(service.client, [0], CacheOptions(20))
+            if ahead:
+                reader.begin({})
+                reader.ask({0: np.arange(9)})
+                reader.end()
+            try:
+                reader.begin({0: np.arange(9)})
+                rows = reader.pull(0, np.arange(9))
+            except NonFiniteError as error:
+                assert far and "table 'large'" in str(error) and "65504" in str(error), (ahead, str(error))
+            else:
+                assert not far and (rows == 1e5).all(), ahead
+            reader.end()
+            reader.collect()
         service.close()
 
     for servers in server_counts(comm):

@@ -2,7 +2,9 @@
 
 import itertools
 import tempfile
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -115,6 +117,43 @@ class Regression(nn.Module):
 def examples_of(step, count):
     rng = np.random.default_rng([9, step])
     return rng.integers(0, 20, count), rng.standard_normal(count)
+
+
+class Weighted(NamedTuple):
+    """Examples that count as `weight`."""
+
+    ids: np.ndarray
+    targets: np.ndarray
+    weight: float
+
+
+def check_the_order_of_arrival_changes_no_bits(comm):
+    """Weights whose sum depends on the order in which they are added; in each run another rank is late."""
+
+    class Late(Regression):
+        late = False
+
+        def loss(self, batch):
+            if self.late:
+                time.sleep(0.005)
+            return super().loss((batch.ids, batch.targets))
+
+    def main(world, late):
+        model = Late()
+        trainer = hm.Trainer(world, model, optim.SGD(0.1))
+        rank = world.compute.Get_rank()
+        model.late = rank == late
+        for step in range(8):
+            trainer.train_step(Weighted(*examples_of(10 * step + rank, 8), weight=0.1 * (rank + 1)))
+        dense, _ = trainer.dense_arrays()
+        arrays = [*dense.values(), trainer.tables[0].pull(np.arange(20))]
+        trainer.close()
+        return b"".join(array.tobytes() for array in arrays)
+
+    for servers in {0, 1} & set(range(comm.Get_size())):
+        ranks = range(comm.Get_size() - servers)
+        found = [hm.run(lambda world, late=late: main(world, late), servers=servers, comm=comm) for late in ranks]
+        assert len(set(found)) == 1, f"{servers} servers: other bits where another rank is late"
 
 
 def regress(comm, servers, parts, reduction="mean", **options):

@@ -20,6 +20,13 @@ def test_collectives(ranks):
 
 
 @pytest.mark.any_mpi
+def test_late_messages_and_slow_ranks():
+    """Under MPI that is as late as it may be, with ranks that are slow at the worst moments; all checks are by
+    `--adversary SEED`."""
+    run_checks(3, "--lazy", "1", "--storm", "1", "checks_dense", "checks_sparse")
+
+
+@pytest.mark.any_mpi
 def test_trunk_bytes_of_sixteen_ranks():
     run_checks(16, "checks_collectives", "check_trunk_bytes")
 

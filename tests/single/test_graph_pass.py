@@ -200,6 +200,28 @@ def test_what_a_child_does_not_scatter_is_zeros_whatever_memory_held():
         np.testing.assert_allclose(batched(graphs, x=x).h.data, serial(graphs, x=x).h.data, rtol=0, atol=1e-13)
 
 
+class Louder(VertexFunction):
+    """Twice as much in training, as dropout would have it."""
+
+    def __init__(self):
+        self.layer = nn.Linear(3, 3, dtype=np.float64)
+
+    def vertex(self, v):
+        h = self.layer(v.pull("x")) + v.gather(0).h
+        v.scatter(h=h * 2.0 if self.training else h)
+        v.push(h=h * 2.0 if self.training else h)
+
+
+@pytest.mark.parametrize("policy", ["level", "serial"])
+def test_training_and_evaluation_have_plans_of_their_own(policy):
+    passing = GraphPass({"step": Louder()}, {"h": 3}, policy=policy)
+    passing.initialise(1)
+    x = Tensor(np.ones((2, 3)))
+    found = {mode: passing.train(mode)(chains([1, 1]), x=x).h.data.copy() for mode in (True, False, True, False)}
+    np.testing.assert_array_equal(found[True], 2.0 * found[False])
+    assert found[False].any()
+
+
 def test_no_gradient_is_computed_that_nobody_wants():
     functions = {name: Named(name) for name in ("a", "b")}
     passing = GraphPass(functions, {"a": 3, "b": 3})
