@@ -84,7 +84,10 @@ class Buffer:
 
     def __init__(self, given: Any) -> None:
         listed = isinstance(given, (list, tuple))
-        self.array = np.asarray(given[0] if listed else given)
+        data = given[0] if listed else given
+        if isinstance(data, bytes):  # of which numpy makes a text, and of none of them one of a byte
+            data = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+        self.array = np.asarray(data)
         self._about = list(given[1:]) if listed else None
         self.bytes = self.array.reshape(-1).view(np.uint8)
 
