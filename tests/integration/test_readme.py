@@ -87,7 +87,7 @@ def test_make_refuses_what_cannot_work(tmp_path):
     for name in ("Makefile", "setup.cfg", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
     for argument, text in (
-        ("MPI=mpi", "expected openmpi or mpich"),
+        ("MPI=mpi", "expected openmpi, mpich, openmpi4 or impi"),
         ("PYTHON=python2.0", "needs Python 3.11 or newer"),
         (f"PYTHON={old}", "Python 3.9.1: hybridmpi needs 3.11 or newer"),
     ):
