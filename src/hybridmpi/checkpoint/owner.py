@@ -18,6 +18,7 @@ from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
 
+from hybridmpi import environment
 from hybridmpi.errors import CheckpointError, UsageError
 from hybridmpi.folders import make_folders, remove_empty
 from hybridmpi.wording import one_line
@@ -203,8 +204,8 @@ def _began(pid: int) -> int | None:
 
 
 def _job() -> dict[str, str]:
-    job = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), "")
-    return {"job": job, "restarts": os.environ.get(RESTART_VARIABLE, "")}
+    job = next(filter(None, map(environment.text, JOB_VARIABLES)), "")
+    return {"job": job, "restarts": environment.text(RESTART_VARIABLE)}
 
 
 def _now() -> str:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from hybridmpi import environment
 from hybridmpi.errors import UsageError
 from hybridmpi.paths import expanded
 
@@ -50,8 +51,8 @@ def check_bash(text: str, what: str) -> None:
         raise UsageError(f"{what}: ends in a backslash, which joins the script's next line to it; end the line")
     if (bash := shutil.which("bash")) is None:
         return
-    environment = {**os.environ, "LC_ALL": "C"}
-    found = subprocess.run([bash, "-n"], input=text.encode(), capture_output=True, timeout=30, env=environment)
+    plain = {**environment.inherited(), "LC_ALL": "C"}
+    found = subprocess.run([bash, "-n"], input=text.encode(), capture_output=True, timeout=30, env=plain)
     said = found.stderr.decode(errors="replace").strip()
     if found.returncode or said:
         raise UsageError(
