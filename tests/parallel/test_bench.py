@@ -186,7 +186,7 @@ def test_wrong_lists_of_numbers(text):
     [
         (["--rows", "500", "--table", "400"], "only 400 rows"),
         (["--paths", "pigeon"], "shared, message, get"),
-        (["--zipf", "-1"], "an exponent above 0"),
+        (["--zipf", "-1"], "expected a number, at least 0"),
     ],
 )
 def test_impossible_sparse_benchmarks(arguments, text):

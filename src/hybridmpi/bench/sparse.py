@@ -72,8 +72,6 @@ def servers(options: argparse.Namespace) -> Servers:
 
 def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return (parameters, rows). Collective over compute. Raises HybridMPIError when a row is wrong."""
-    if options.zipf < 0:
-        raise UsageError(f"--zipf {options.zipf:g}: expected an exponent above 0, or 0 for rows drawn uniformly")
     if not options.zipf and options.rows > options.table:
         raise UsageError(f"--rows {options.rows}: the table has only {options.table} rows")
     draws = Draws(world, options)

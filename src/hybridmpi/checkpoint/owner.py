@@ -60,7 +60,7 @@ class Owner:
             raise self._refusal(_read(self.path)) from error
         except OSError as error:
             raise self._unwritable(error) from error
-        Thread(target=self._beat, name="checkpoint-owner", daemon=True).start()
+        Thread(target=self._beat, name="directory-owner", daemon=True).start()
         return note
 
     def _take_over(self) -> str:
