@@ -11,8 +11,6 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import launching  # noqa: E402 - found there
-
 # Half of hypothesis' own number: other examples are drawn in every run, and those that failed are kept.
 settings.register_profile("suite", max_examples=50)
 settings.load_profile("suite")
@@ -36,7 +34,10 @@ def pytest_generate_tests(metafunc):
 def pytest_configure(config):
     """Two workers on two cores: one thread of BLAS each. And a suite that runs in the background of a script, which
     ignores SIGINT, does not hand this on to what it interrupts."""
-    launching.ADVERSARY = config.getoption("--adversary")
+    if (seed := config.getoption("--adversary")) is not None:
+        import launching
+
+        launching.ADVERSARY = seed
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
