@@ -7,7 +7,8 @@ number that is only a hint is taken where it is one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from hybridmpi.errors import UsageError
 
@@ -50,7 +51,13 @@ def hint(name: str, environment: Mapping[str, str] | None = None) -> int | None:
     return found if (found := int(value)) <= MOST else None
 
 
-def set_defaults(wanted: Mapping[str, str]) -> None:
-    """Set variables of this process that are not set yet. Local."""
-    for name, value in wanted.items():
-        os.environ.setdefault(name, value)
+@contextmanager
+def defaults(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process that are not set, until the block ends: children do not inherit them. Local."""
+    missing = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            os.environ.pop(name, None)

@@ -35,9 +35,10 @@ def load_mpi() -> Any:
             f"no MPI library could be loaded ({error}). {HOW_TO_INSTALL}; 'hybridmpi doctor' says what else is amiss"
         ) from error
     if not MPI.Is_initialized():
-        if known := of_library(MPI.Get_library_version()):
-            environment.set_defaults(variables_of_process(known[0]))
-        MPI.Init_thread(MPI.THREAD_FUNNELED)
+        known = of_library(MPI.Get_library_version())
+        # For the start only: ranks that this process may start later must not believe that they are alone.
+        with environment.defaults(variables_of_process(known[0]) if known else {}):
+            MPI.Init_thread(MPI.THREAD_FUNNELED)
     if MPI.Query_thread() < MPI.THREAD_FUNNELED:
         raise LaunchError(
             "MPI runs at thread level SINGLE, hybridmpi needs FUNNELED: "

@@ -3,6 +3,7 @@
 import itertools
 import shutil
 import tempfile
+import time
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ import hybridmpi as hm
 from hybridmpi import optim
 from hybridmpi.errors import HybridMPIError, SparseIndexError, UsageError
 from hybridmpi.sparse import exchange
+from hybridmpi.sparse.answering import Answering
 from hybridmpi.sparse.cache import CacheOptions
 from hybridmpi.sparse.reader import RowReader
 from hybridmpi.sparse.requests import bitmap_bytes, since_bytes
@@ -386,3 +388,33 @@ def check_a_checkpoint_empties_the_cache(comm):
     comm.Barrier()
     if comm.Get_rank() == 0:
         shutil.rmtree(folder)
+
+
+def check_what_was_asked_ahead_is_taken_in_before_rows_move(comm):
+    """Owners that answer late: a question in numbers of the old layout is not answered with rows of the new one."""
+    if comm.Get_size() < 2:
+        return
+
+    def main(world):
+        table = replace(spec("t", 300, 8, "block", optim.SGD(0.1)), clocks=True)
+        service = Service.open(world, [table], path="message", aggregate="never")
+        ids = np.arange(0, 300, 7)
+        right = service.client.pull(0, ids)
+        reader = RowReader(service.client, [0], CacheOptions(20))
+        progress, begun = Answering.progress, time.perf_counter()
+
+        def late(self, version):
+            return time.perf_counter() > begun + 0.5 and progress(self, version)
+
+        with patch.object(Answering, "progress", late):
+            reader.begin({})
+            reader.ask({0: ids})
+            reader.end()
+            service.relayout(0, replace(table, partition="cyclic"))
+            reader.begin({0: ids})
+            assert np.array_equal(reader.pull(0, ids), right)
+            reader.end()
+            reader.collect()
+        service.close()
+
+    on_world(comm, 0, main, nodes_of_ranks=alone_on_its_node)

@@ -1,6 +1,7 @@
 """Rows that a node pulls once for its ranks, against each rank's own pulls: the same bits; bytes as the formulas."""
 
 import itertools
+import time
 from dataclasses import replace
 from unittest import mock
 
@@ -259,3 +260,37 @@ def check_when_it_is_used(comm):
             trainer.close()
 
     hm.run(main, servers=0, comm=comm, nodes_of_ranks=NODES["uneven"])
+
+
+def check_a_rank_that_still_reads_is_waited_for(comm):
+    """Two ranks of a node pull from a third: what one of them has yet to take is not written over by the next pull."""
+    if comm.Get_size() != 3:
+        return
+
+    def main(world):
+        service = Service.open(world, [spec("t", 300, 4, "block", optim.SGD(0.1))], path="message", aggregate="always")
+        service.open_node_pull()
+        pulls, rank, ids = service.client.node_pull, world.compute.Get_rank(), np.arange(210, 220)
+        right = service.client.pull(0, ids)
+        take = node_pull.take
+        if rank == 2:
+            world.barrier()
+            service.close()
+            return
+
+        def late(*arguments):
+            time.sleep(0.3)
+            take(*arguments)
+
+        pulls.pull({0: ids})
+        if rank == 1:
+            with mock.patch.object(node_pull, "take", late):
+                found = service.client.pull(0, ids)
+            pulls.end()
+            assert np.array_equal(found, right), found
+        pulls.pull({0: np.arange(200, 250)})
+        pulls.end()
+        world.barrier()
+        service.close()
+
+    on_world(comm, 0, main, nodes_of_ranks=lambda rank: 0 if rank < 2 else 1)

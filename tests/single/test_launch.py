@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from launching import run_process
 
 from hybridmpi.cli import launch, mpirun
 from hybridmpi.cli.main import main
@@ -319,3 +320,21 @@ def alive(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_process_that_was_alone_starts_ranks(tmp_path):
+    """What MPI is told at the start of a process alone is not for its children."""
+    ranks = "import hybridmpi as hm; hm.run(lambda world: print('rank', world.gather(world.rank)), servers=0)"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, subprocess, sys\n"
+        "before = dict(os.environ)\n"
+        "import hybridmpi as hm\n"
+        "hm.run(lambda world: world.barrier())\n"
+        "added = {name for name in set(os.environ) - set(before) if name.startswith(('OMPI_', 'I_MPI_'))}\n"
+        "assert not added, added\n"
+        f"line = [sys.executable, '-m', 'hybridmpi', 'launch', '-n', '2', '--', 'python', '-c', {ranks!r}]\n"
+        "sys.exit(subprocess.run(line).returncode)\n"
+    )
+    outcome = run_process([sys.executable, str(program)], 60)
+    assert outcome.code == 0 and outcome.output.count("rank [0, 1]") == 2, str(outcome)
