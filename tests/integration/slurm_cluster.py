@@ -61,7 +61,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 # A requeued batch job waits until its credential has expired, by default for two minutes, at least for five seconds.
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
@@ -150,11 +150,9 @@ class SlurmCluster:
         key = folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(os.urandom(1024))
-        files = {"socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed", "key-file": "key"}
-        munged = [f"--{option}={folder}/munge.{ending}" for option, ending in files.items()]
         self._offer_pmix()
-        # Its own checks of the folders above are for keys that last.
-        do(HEAD, ["env", f"PATH={PLACES}", "munged", "--force", *munged])
+        for name in layout.names:
+            self._start_munge(name)
         do(HEAD, ["env", f"PATH={PLACES}", "slurmctld", "-f", str(folder / "slurm.conf")])
         for name in layout.names:
             do(name, ["env", f"PATH={PLACES}", "slurmd", "-f", str(folder / "slurm.conf"), "-N", name])
@@ -164,6 +162,21 @@ class SlurmCluster:
                 raise AssertionError(f"Slurm: nodes are not idle after {START_SECONDS:.0f} s\n{self.logs()}")
             time.sleep(0.05)
         self.hosts.spaces.keep()
+
+    def _start_munge(self, name: str) -> None:
+        """Start the munged of a node, at the socket that is its own in all nodes' configuration.
+
+        One for all of them would refuse what nodes forward to each other as a replay: it had seen the credential.
+        """
+        folder, do = self.folder, self.hosts.spaces.do
+        place = folder / "munge"
+        place.mkdir(exist_ok=True)
+        do(name, ["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(place)])
+        files = {"socket": "socket", "pid-file": "pid", "seed-file": "seed"}
+        munged = [f"--{option}={place}/{ending}" for option, ending in files.items()]
+        munged += [f"--key-file={folder}/munge.key", f"--log-file={folder}/munge.{name}.log"]
+        # Its own checks of the folders above are for keys that last.
+        do(name, ["env", f"PATH={PLACES}", "munged", "--force", *munged])
 
     def _offer_pmix(self) -> None:
         """Let the nodes see a libpmix.so: Slurm's plugin loads PMIx by this name, but only libpmix-dev has it."""

@@ -65,14 +65,39 @@ if [ "${{SLURM_NTASKS_PER_NODE:-1}}" -gt "$(getconf _NPROCESSORS_ONLN)" ]; then
 {exports}fi
 """
 
-START = """\
+_BEGIN = """\
 # Each rank begins so: a signal that comes before Python listens must not kill it; as many threads as it has cores.
 # shellcheck disable=SC2016  # the rank expands this, not the script
 START='trap "" USR1 USR2 TERM
 export OMP_NUM_THREADS="${OMP_NUM_THREADS-$SLURM_CPUS_PER_TASK}"
 export NUMBA_NUM_THREADS="${NUMBA_NUM_THREADS-$SLURM_CPUS_PER_TASK}"
+"""
+
+START = (
+    _BEGIN
+    + """\
 exec "$@"'
 """
+)
+
+START_TWICE = (
+    """\
+# With two components the default fence of Slurm 22.05's PMIx lets ranks go before all have come: MPI crashes at its start.
+export SLURM_PMIX_FENCE="${SLURM_PMIX_FENCE-ring}"
+# Where rank 0, which is on this node, leaves the status with which it ends: srun may not come to tell it (see below).
+STATUS=$(mktemp)
+export STATUS
+"""
+    + _BEGIN
+    + """\
+leave() { [ "$SLURM_PROCID" != 0 ] || echo "$1" > "$STATUS"; }
+leave 137
+"$@"
+status=$?
+leave "$status"
+exit "$status"'
+"""
+)
 
 _WHY = """\
 # srun ends the others a minute after the first rank has ended, and not because one ended with a status: all end with 75
@@ -110,7 +135,7 @@ COMMAND=(
 )
 """
 
-RUN = """\
+_ASK = """\
 # Slurm's signal comes here, not to the ranks. They are asked again until they end: one may not have listened yet.
 # TERM is of scancel: the job is not wanted any more.
 ASKED=
@@ -120,6 +145,9 @@ trap 'ASKED=yes; kill -USR1 $RANKS 2> /dev/null' USR1 USR2
 trap 'ASKED=yes; CANCELLED=yes; kill -USR1 $RANKS 2> /dev/null' TERM
 (trap '' USR1 USR2 TERM && exec "${COMMAND[@]}") &
 RANKS=$!
+"""
+
+_WAIT = """\
 [ -n "$ASKED" ] || wait "$RANKS"
 [ -z "$ASKED" ] || say "a signal: the ranks are asked for a checkpoint"
 while [ -n "$ASKED" ] && sleep 2 && kill -USR1 "$RANKS" 2> /dev/null; do
@@ -128,6 +156,39 @@ done
 wait "$RANKS"
 status=$?
 """
+
+RUN = _ASK + _WAIT
+
+RUN_TWICE = (
+    _ASK
+    + """\
+# Of two components the srun of Slurm 22.05 may wait for a thread of its own for ever, after all their steps have ended.
+end_srun() {
+    local gone=0 steps
+    while [ "$gone" -lt 2 ] && sleep 15; do
+        [ -s "$STATUS" ] || continue
+        steps=$(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i) || continue
+        case $steps in
+            *.[0-9]*) gone=0 ;;
+            *) gone=$((gone + 1)) ;;
+        esac
+    done
+    trap '' TERM
+    say "all steps have ended, but srun has not: it is killed"
+    kill -KILL "$RANKS" 2> /dev/null
+}
+end_srun &
+WATCH=$!
+"""
+    + _WAIT
+    + """\
+kill "$WATCH" 2> /dev/null
+if wait "$WATCH"; then
+    status=$(cat "$STATUS")
+fi
+rm -f "$STATUS"
+"""
+)
 
 END = """\
 # 75: stopped by a signal after a checkpoint. Anything else but 0 is a failure, which another start would repeat.

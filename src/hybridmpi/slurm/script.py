@@ -24,7 +24,7 @@ def render(request: Request) -> str:
         parts.GREETING,
         *([] if request.mpi == "mpirun" else [_environment(request)]),
         _command(request),
-        parts.RUN,
+        parts.RUN if request.servers is None else parts.RUN_TWICE,
         *([f"# The epilogue: $status is how the ranks ended.\n{_text(request.epilogue)}"] if request.epilogue else []),
         parts.END,
     ]
@@ -108,7 +108,7 @@ def _command(r: Request) -> str:
     if r.mpi == "mpirun":
         return parts.BY_MPIRUN
     if r.servers is not None:
-        return parts.START + parts.BY_SRUN_TWICE
+        return parts.START_TWICE + parts.BY_SRUN_TWICE
     return parts.START + parts.BY_SRUN
 
 
