@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -65,10 +66,8 @@ def run(path, timeout=20, **variables):
     try:
         said, _ = process.communicate(timeout=timeout)
     finally:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     return process.returncode, said
 
 

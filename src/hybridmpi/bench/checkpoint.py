@@ -1,12 +1,13 @@
-"""Benchmark: a checkpoint on its way to disk, and for how long training stands still for it.
+"""Benchmark: a checkpoint on its way to disk and back, and for how long training stands still for it.
 
 Purpose     bytes/s of a checkpoint written at once, with its digests, beside a plain sequential write of as many bytes
             with fsync into the same directory; seconds that `save` keeps training when it is written behind, beside a
-            plain copy of as many bytes in memory
+            plain copy of as many bytes in memory; seconds to resume from one, every byte held against its digest,
+            beside a plain read of the same files, which are in the page cache
 Parameters  mb: MiB of the table and of its optimiser state together; directory: on the file system to be measured;
             servers; repeats
 Validated   both checkpoints have the same digests, and every byte on disk is what was written
-Time        of compute rank 0. All four take turns. The plain write is one rank's, of all the bytes; a copy is into
+Time        of compute rank 0. All take turns. The plain write is one rank's, of all the bytes; a copy is into
             memory that is there already, each owner copying its share at once. "x NAME": times as fast as that
 """
 
@@ -71,19 +72,23 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
     try:
         trainer = Trainer(world, _Table(rows), Adagrad(0.1, initial=0.1), mode="ps")
         size = world.from_root(lambda: 0)
-        seconds: dict[str, list[float]] = {"plain": [], "at once": [], "copy": [], "behind": [], "until whole": []}
+        names = ("plain", "at once", "read", "resume", "copy", "behind", "until whole")
+        seconds: dict[str, list[float]] = {name: [] for name in names}
         share = np.ones(2 * rows * DIM // len(world.owners), np.float32)
         copy = np.zeros_like(share)
         for repeat in range(options.repeats + 1):  # the first one touches memory and is not counted
             at_once = _timed(world, lambda: trainer.save(folder / "at once", keep=1))
             size = Checkpoint.open(folder / "at once").size if world.on_root() else 0
             plain = _timed(world, lambda n=size: _write_plain(folder / "plain", n) if world.on_root() else None)
+            read = _timed(world, lambda: _read_plain(folder / "at once") if world.on_root() else None)
+            resumed = _timed(world, lambda: trainer.load(folder / "at once"))
             copied = _timed(world, lambda: np.copyto(copy, share) if _copies(world) else None)
             trainer.step += 1  # as in training: no generation of the same step is in the way
             behind = _timed(world, lambda: trainer.save(folder / "behind", keep=1, behind=True))
             whole = behind + _timed(world, trainer.saved)
             if repeat:
-                for name, value in zip(seconds, (plain, at_once, copied, behind, whole), strict=True):
+                values = (plain, at_once, read, resumed, copied, behind, whole)
+                for name, value in zip(names, values, strict=True):
                     seconds[name].append(value)
         require(world, not world.on_root() or _is_right(folder), "what lies on disk is not what was written")
         trainer.close()
@@ -103,6 +108,8 @@ def measure(world: World, options: argparse.Namespace) -> tuple[dict[str, Any], 
                 **nbytes,
                 ratio={"plain": ratio(seconds["at once"], seconds["plain"])},
             ),
+            row("plain read", seconds["read"], "s", **nbytes),
+            row("resume", seconds["resume"], "s", **nbytes, ratio={"read": ratio(seconds["resume"], seconds["read"])}),
             row("copy in memory", seconds["copy"], "s", **nbytes),
             row(
                 "behind: training stops",
@@ -135,6 +142,15 @@ def _timed(world: World, function: Any) -> float:
 def _copies(world: World) -> bool:
     """Return whether this rank stands for one that owns rows: there may be more of one kind than of the other."""
     return world.compute.Get_rank() < len(world.owners)
+
+
+def _read_plain(folder: Path) -> None:
+    """Read every file below `folder`, one after the other."""
+    buffer = bytearray(PIECE_BYTES)
+    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
 
 
 def _write_plain(path: Path, nbytes: int) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hybridmpi.cores import usable_cores
 from hybridmpi.errors import HybridMPIError, RemoteError, UsageError
 from hybridmpi.roles import Servers
 from hybridmpi.training.results import StepResult
@@ -129,7 +130,7 @@ def machine(world: World) -> dict[str, Any]:
     return {
         "host": platform.node(),
         "processor": platform.machine(),
-        "cores": os.cpu_count(),
+        "cores": usable_cores(),
         "compute_ranks": len(world.clients),
         "servers": len(world.servers),
         "nodes": world.nodes,

@@ -13,6 +13,7 @@ from hybridmpi.checkpoint.generations import find
 from hybridmpi.checkpoint.manifest import from_entry, read_manifest
 from hybridmpi.checkpoint.read import Arrays
 from hybridmpi.checkpoint.source import opened_plainly, why
+from hybridmpi.cores import usable_cores
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def verify(path: str | os.PathLike) -> list[Damage]:
     content = read_manifest(directory)
     records = [from_entry(entry) for entry in content["files"]]
     Arrays(directory, content, {record.name: record for record in records})
-    threads = min(len(records), os.cpu_count() or 1)
+    threads = min(len(records), usable_cores())
     with ThreadPoolExecutor(threads, "checkpoint-verify") as pool:  # reading and hashing need no interpreter
         return [damage for damage in pool.map(partial(verify_file, directory), records) if damage is not None]
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from hybridmpi.errors import UsageError
+from hybridmpi.paths import path_argument
 
 EXAMPLES = """
 examples:
@@ -41,13 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     # argparse takes what begins with '-' for an option unless it looks like a number; '-5:' is one here.
     parser._negative_number_matcher = re.compile(r"-\d[-\d:,]*|-\.?\d+$")
-    parser.add_argument("path", nargs="?", metavar="PATH", help="a checkpoint, or a directory of checkpoints")
+    parser.add_argument(
+        "path", nargs="?", metavar="PATH", type=path_argument, help="a checkpoint, or a directory of checkpoints"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--show", metavar="NAME", help="print rows of a parameter")
     what.add_argument("--statistics", action="store_true", help="least, greatest, mean, norm, histogram, ... of each")
     what.add_argument("--near", metavar="WORD", help="the rows of tables nearest to a word's, by cosine")
-    what.add_argument("--diff", nargs="+", metavar="PATH", help="what changed between two checkpoints")
-    what.add_argument("--export", metavar="FILE", help="write one plain .h5 or .npz file")
+    what.add_argument(
+        "--diff", nargs="+", metavar="PATH", type=path_argument, help="what changed between two checkpoints"
+    )
+    what.add_argument("--export", metavar="FILE", type=path_argument, help="write one plain .h5 or .npz file")
     parser.add_argument("--verify", action="store_true", help="check every byte; with --steps: of all checkpoints")
     parser.add_argument("--steps", action="store_true", help="list all checkpoints of a directory")
     parser.add_argument("--rows", help="of --show: 17, 10:20, -5:, ::100, or several: 5,17,100")

@@ -9,7 +9,9 @@ from hybridmpi.paths import path_argument
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plot` to `parser`."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="directories of runs, or their metrics.jsonl")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", type=path_argument, help="directories of runs, or their metrics.jsonl"
+    )
     parser.add_argument(
         "-o", "--output", type=path_argument, required=True, metavar="FILE", help="a .png, .svg or .pdf file"
     )
@@ -25,6 +27,12 @@ def run(options: argparse.Namespace) -> int:
     from hybridmpi.watching.reading import read_metrics
 
     require_picture(options.output, "-o", options.force)
-    draw(options.output, [read_metrics(path) for path in options.runs], options.runs, options.x, options.log)
+    draw(
+        options.output,
+        [read_metrics(path) for path in options.runs],
+        list(map(str, options.runs)),
+        options.x,
+        options.log,
+    )
     print(options.output)
     return 0

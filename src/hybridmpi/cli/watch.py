@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
+from hybridmpi.paths import path_argument
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `watch` to `parser`."""
     parser.add_argument(
-        "run", help="the directory of a run (checkpoint.directory in its job file), or its metrics.jsonl"
+        "run",
+        type=path_argument,
+        help="the directory of a run (checkpoint.directory in its job file), or its metrics.jsonl",
     )
     parser.add_argument("--once", action="store_true", help="show what there is now, and end")
 
@@ -26,9 +30,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         if options.once:
             require_metrics(reader)
-            print("\n".join(show(reader, options.run, sys.stdout)))
+            print("\n".join(show(reader, str(options.run), sys.stdout)))
             return 0
-        return follow(reader, options.run, sys.stdout)
+        return follow(reader, str(options.run), sys.stdout)
     except KeyboardInterrupt:
         print()
         return 0

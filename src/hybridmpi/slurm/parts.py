@@ -82,7 +82,7 @@ exec "$@"'
 
 START_TWICE = (
     """\
-# With two components the default fence of Slurm 22.05's PMIx lets ranks go before all have come: MPI crashes at its start.
+# With two components the default fence of Slurm 22.05's PMIx lets ranks out before all are in: MPI_Init crashes.
 export SLURM_PMIX_FENCE="${SLURM_PMIX_FENCE-ring}"
 # Where rank 0, which is on this node, leaves the status with which it ends: srun may not come to tell it (see below).
 STATUS=$(mktemp)
