@@ -188,6 +188,28 @@ def test_a_new_run_in_the_folder_of_an_old_one_is_refused_or_starts_over(job):
     assert [line["step"] for line in new.of_kind("step")] == [1, 2, 3]
 
 
+def test_a_run_that_ended_before_its_first_step_is_in_nobody_s_way(job):
+    failed = train(job, "early", 1, "data.streams=1000000", code=2)
+    assert [line["kind"] for line in failed.lines] == ["run"] and "too few" in failed.outcome.output
+    run = train(job, "early", 1, "training.steps=1")
+    assert [line["kind"] for line in run.lines].count("run") == 1 and len(run.of_kind("step")) == 1
+
+
+def test_skipped_steps_are_counted_and_warned_of(job):
+    sets = (
+        "training.steps=5",
+        "training.nonfinite=skip",
+        "training.clip=0",
+        "optimizer.kind=sgd",
+        "optimizer.rate=1e38",
+    )
+    run = train(job, "skipped", 3, *sets)
+    (end,) = run.of_kind("end")
+    assert 0 < end["skipped"] < 5, end
+    assert f"trained 5 steps, {end['skipped']} of them skipped" in run.outcome.output, run.outcome.output
+    assert run.outcome.output.count(f"warning: {end['skipped']} of 5 steps skipped") == 1
+
+
 def test_two_runs_do_not_write_into_one_directory(job):
     """The second is refused before its first step and names the first; killed, the first is in nobody's way."""
     line = [sys.executable, *arguments(job, "both", "training.steps=100000", "checkpoint.every=2")]

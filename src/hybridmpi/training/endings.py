@@ -28,7 +28,8 @@ def raise_alone(world: World, step: int, failure: BaseException) -> NoReturn:
     if isinstance(failure, HybridMPIError):
         raise type(failure)(f"rank {world.rank}, step {step}: {describe(failure)}") from failure
     # A fault in the user's own code: its traceback says most.
-    failure.add_note(f"hybridmpi: this was rank {world.rank} in step {step}")
+    remedy = "; make the batch or the model smaller, or take more nodes" if isinstance(failure, MemoryError) else ""
+    failure.add_note(f"hybridmpi: this was rank {world.rank} in step {step}{remedy}")
     raise failure
 
 

@@ -391,13 +391,14 @@ class Run:
 def refuse_old_run(job: Job, resume: str | None) -> None:
     """Raise UsageError where an earlier run has left what this one would take the place of. Local.
 
-    Without `resume` that is checkpoints and metrics; with a checkpoint from elsewhere, checkpoints.
+    Without `resume` that is checkpoints and the metrics of steps; with a checkpoint from elsewhere, checkpoints. A run
+    that ended before its first step is in nobody's way.
     """
     root = Path(job.checkpoint.directory)
     saved = [path for path in generations(root) if (path / MANIFEST_FILE).exists()]
     if resume is None:
         metrics = Path(job.metrics_path) if job.metrics_path else None
-        recorded = metrics is not None and metrics.is_file() and metrics.stat().st_size > 0
+        recorded = metrics is not None and metrics.is_file() and _records_steps(metrics)
         if saved or recorded:
             what = f"{root} holds checkpoints ({saved[0].name})" if saved else f"{metrics} holds the metrics"
             raise UsageError(
@@ -409,6 +410,12 @@ def refuse_old_run(job: Job, resume: str | None) -> None:
             f"{root} holds checkpoints ({saved[0].name}) of an earlier run, and --resume {resume} is none of them: "
             "--resume without a path goes on from the newest there, --set checkpoint.directory=... trains elsewhere"
         )
+
+
+def _records_steps(metrics: Path) -> bool:
+    """Return whether a file of metrics holds a step, or a line that is none of metrics."""
+    with open(metrics, "rb") as file:
+        return any(not line.startswith(b'{"kind": ') or line.startswith(b'{"kind": "step"') for line in file)
 
 
 def _setting(path: Path, job: Mapping[str, Any], section: str, key: str) -> Any:
