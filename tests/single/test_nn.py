@@ -1,5 +1,7 @@
 """Layers: names, initial values, modes, shapes; clipping; dropout; the log-uniform sampler."""
 
+import collections
+
 import numpy as np
 import pytest
 
@@ -130,6 +132,16 @@ def named(**parts):
     for name, part in parts.items():
         setattr(module, name, part)
     return module
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, collections.deque])
+def test_parts_without_lasting_names_are_refused_and_other_values_left_alone(kind):
+    model = nn.Module()
+    model.words, model.heads = kind(["a", "b"]), {"left": kind([nn.Linear(2, 2)])}
+    with pytest.raises(UsageError, match=rf"self.heads\['left'\] is a {kind.__name__} of modules .* list, a tuple"):
+        model.named_parameters()
+    del model.heads
+    assert model.named_parameters() == []
 
 
 def test_two_parts_of_one_name_are_refused_with_both_places():

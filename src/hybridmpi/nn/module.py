@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 
 # By id, the modules whose mode is being changed: parts may refer to what they are part of.
 _changing: set[int] = set()
-
-
-# What the parts of a model are, or lie in.
-HOLDERS = (Parameter, list, tuple, dict)
 
 
 class Module:
@@ -134,6 +131,12 @@ def _require_storable(name: str, path: str, model: str) -> None:
     )
 
 
+# What has no lasting number or key by which a part in it could be named.
+NAMELESS = (set, frozenset, deque)
+# What the parts of a model are, or lie in.
+HOLDERS = (Module, Parameter, list, tuple, dict, *NAMELESS)
+
+
 def _walk(part: Any, name: str, path: str, above: tuple[Any, ...]) -> Iterator[tuple[str, Any, str]]:
     """Yield (dotted name, part, how Python reaches it) for `part`, if it is not the first, and everything below it but
     what is `above`."""
@@ -148,11 +151,15 @@ def _walk(part: Any, name: str, path: str, above: tuple[Any, ...]) -> Iterator[t
     else:
         return
     for key, child in children:
-        if isinstance(child, (Module, Parameter, list, tuple, dict)) and not any(
-            child is one for one in (part, *above)
-        ):
-            if not isinstance(part, Module):
-                reached = f"{path}[{key!r}]"
-            else:
-                reached = f"{path}.{key}" if str(key).isidentifier() else f"getattr({path}, {key!r})"
-            yield from _walk(child, f"{name}.{key}" if above else str(key), reached, (part, *above))
+        if not isinstance(child, HOLDERS) or any(child is one for one in (part, *above)):
+            continue
+        if not isinstance(part, Module):
+            reached = f"{path}[{key!r}]"
+        else:
+            reached = f"{path}.{key}" if str(key).isidentifier() else f"getattr({path}, {key!r})"
+        if isinstance(child, NAMELESS) and any(isinstance(item, (Module, Parameter)) for item in child):
+            raise UsageError(
+                f"{reached} is a {type(child).__name__} of modules or parameters, which would have no lasting name and "
+                "not be trained: put them into a list, a tuple or a dict"
+            )
+        yield from _walk(child, f"{name}.{key}" if above else str(key), reached, (part, *above))
