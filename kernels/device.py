@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from hybridmpi.kernels import rounding_cuda  # noqa: F401 - what products compile to, for every CUDA kernel
+
 THREADS = 256  # per block: enough to fill an SM, few enough for 255 registers a thread
 MAX_BLOCKS = 2048  # about 16 blocks on each of 132 SMs; more work strides
 

@@ -3,7 +3,8 @@
 So a table has the same values on any number of servers and under any partition. The generator is Philox4x32-10
 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the key is the seed, the counter is
 (row, column // 4), and one call gives 32 random bits to each of four neighbouring columns. Values are computed in
-double precision and rounded to the dtype of the table, so float32 and float64 tables agree to rounding.
+double precision and rounded to the dtype of the table, so float32 and float64 tables agree to rounding. All that rounds
+is what IEEE 754 defines to the bit, so that processors and devices give the same values.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from hybridmpi.kernels.cpu import cpu_kernel
+from hybridmpi.kernels.logarithm import log_normal
+from hybridmpi.kernels.rounding import mul_rn
 
 # Words are held in uint64 so that a 32 x 32 bit product is exact. All constants are uint64 too: numba would turn a
 # uint64 with an int64 into a float64.
@@ -66,7 +69,7 @@ def philox(row, group, seed):
 @cpu_kernel
 def unit_interval(word):
     """Return a 32-bit word as the middle of its cell of (0, 1): never 0, never 1."""
-    return (np.float64(word) + 0.5) * (1.0 / 4294967296.0)
+    return mul_rn(np.float64(word) + 0.5, 1.0 / 4294967296.0)
 
 
 @cpu_kernel
@@ -74,22 +77,20 @@ def normal_quantile(p):
     """Return the standard normal quantile of `p` in (0, 1): algorithm AS 241, PPND7 (Wichura 1988), 7 digits."""
     q = p - 0.5
     if abs(q) <= 0.425:
-        r = 0.180625 - q * q
-        return q * (
-            (((59.109374720 * r + 159.29113202) * r + 50.434271938) * r + 3.3871327179)
-            / (((67.187563600 * r + 78.757757664) * r + 17.895169469) * r + 1.0)
-        )
-    r = math.sqrt(-math.log(min(p, 1.0 - p)))
+        r = 0.180625 - mul_rn(q, q)
+        above = mul_rn(mul_rn(mul_rn(59.109374720, r) + 159.29113202, r) + 50.434271938, r) + 3.3871327179
+        below = mul_rn(mul_rn(mul_rn(67.187563600, r) + 78.757757664, r) + 17.895169469, r) + 1.0
+        return mul_rn(q, above / below)
+    r = math.sqrt(-log_normal(min(p, 1.0 - p)))
     if r <= 5.0:
         r -= 1.6
-        tail = (((0.17023821103 * r + 1.3067284816) * r + 2.7568153900) * r + 1.4234372777) / (
-            (0.12021132975 * r + 0.73700164250) * r + 1.0
-        )
+        above = mul_rn(mul_rn(mul_rn(0.17023821103, r) + 1.3067284816, r) + 2.7568153900, r) + 1.4234372777
+        below = mul_rn(mul_rn(0.12021132975, r) + 0.73700164250, r) + 1.0
     else:
         r -= 5.0
-        tail = (((0.017337203997 * r + 0.42868294337) * r + 3.0812263860) * r + 6.6579051150) / (
-            (0.012258202635 * r + 0.24197894225) * r + 1.0
-        )
+        above = mul_rn(mul_rn(mul_rn(0.017337203997, r) + 0.42868294337, r) + 3.0812263860, r) + 6.6579051150
+        below = mul_rn(mul_rn(0.012258202635, r) + 0.24197894225, r) + 1.0
+    tail = above / below
     return tail if q > 0.0 else -tail
 
 

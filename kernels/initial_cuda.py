@@ -9,6 +9,7 @@ from numba import cuda
 
 from hybridmpi.kernels import initial
 from hybridmpi.kernels.device import cuda_kernel, launch
+from hybridmpi.kernels.rounding import mul_rn
 
 philox = cuda.jit(device=True)(initial.philox.py_func)
 unit_interval = cuda.jit(device=True)(initial.unit_interval.py_func)
@@ -40,7 +41,7 @@ def _uniform_rows(out, first, stride, seed, low, width):
         c = 4 * group
         words = philox(np.uint64(first + i * stride), np.uint64(group), seed)
         for k in range(min(4, d - c)):
-            out[i, c + k] = low + width * unit_interval(words[k])
+            out[i, c + k] = low + mul_rn(width, unit_interval(words[k]))
 
 
 @cuda_kernel("void(V[:, ::1], int64, int64, uint64, float64, float64)")
@@ -52,4 +53,4 @@ def _normal_rows(out, first, stride, seed, mean, deviation):
         c = 4 * group
         words = philox(np.uint64(first + i * stride), np.uint64(group), seed)
         for k in range(min(4, d - c)):
-            out[i, c + k] = mean + deviation * normal_quantile(unit_interval(words[k]))
+            out[i, c + k] = mean + mul_rn(deviation, normal_quantile(unit_interval(words[k])))

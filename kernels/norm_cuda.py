@@ -8,6 +8,7 @@ import numpy as np
 from numba import cuda
 
 from hybridmpi.kernels.device import cuda_kernel, launch, new_array
+from hybridmpi.kernels.rounding import mul_rn
 
 ADDERS = (16384, 128, 1)  # threads at work at most, round by round
 
@@ -30,7 +31,7 @@ def _add_squares(sums, flat):
         total = 0.0
         for i in range(t, len(flat), len(sums)):
             value = np.float64(flat[i])
-            total += value * value
+            total += mul_rn(value, value)
         sums[t] = total
 
 

@@ -1,8 +1,8 @@
 """Optimiser updates on the CPU, in place: rows of a table, and whole flat arrays.
 
 Each rule is one function of single elements, used by the row form, the dense form and the CUDA forms: on a table
-whose rows are all touched, row and dense forms give the same bits. Definitions are PyTorch's (torch.optim, default
-options). Coefficients are Python floats, rounded to the dtype of the values before use.
+whose rows are all touched, row and dense forms give the same bits, on the CPU and on the device. Definitions are
+PyTorch's (torch.optim, default options). Coefficients are Python floats, rounded to the dtype of the values before use.
 
 Row forms: `table` and its state arrays are [rows, d], `positions` int64[u] are unique and in [0, rows), `gradients` are
 [u, d] in the dtype of the table. Dense forms: all arrays are flat, [n]. Shapes that do not fit raise ValueError.
@@ -17,6 +17,7 @@ import numpy as np
 
 from hybridmpi.kernels.cpu import cpu_kernel
 from hybridmpi.kernels.prefetch import ask_to_write, rows_ahead
+from hybridmpi.kernels.rounding import mul_rn
 
 
 def sgd_rows(table: np.ndarray, positions: np.ndarray, gradients: np.ndarray, rate: float) -> None:
@@ -152,26 +153,26 @@ def check_dense_update(values: Any, gradients: Any, *states: Any) -> None:
 
 @cpu_kernel
 def sgd_element(value, gradient, rate):
-    return value - rate * gradient
+    return value - mul_rn(rate, gradient)
 
 
 @cpu_kernel
 def momentum_element(value, velocity, gradient, rate, momentum):
-    velocity = momentum * velocity + gradient
-    return value - rate * velocity, velocity
+    velocity = mul_rn(momentum, velocity) + gradient
+    return value - mul_rn(rate, velocity), velocity
 
 
 @cpu_kernel
 def adagrad_element(value, accumulator, gradient, rate, epsilon):
-    accumulator = accumulator + gradient * gradient
-    return value - rate * gradient / (math.sqrt(accumulator) + epsilon), accumulator
+    accumulator = accumulator + mul_rn(gradient, gradient)
+    return value - mul_rn(rate, gradient) / (math.sqrt(accumulator) + epsilon), accumulator
 
 
 @cpu_kernel
 def adam_element(value, first, second, gradient, rate, beta1, rest1, beta2, rest2, correction, epsilon):
-    first = beta1 * first + rest1 * gradient
-    second = beta2 * second + rest2 * gradient * gradient
-    return value - rate * first / (math.sqrt(second) / correction + epsilon), first, second
+    first = mul_rn(beta1, first) + mul_rn(rest1, gradient)
+    second = mul_rn(beta2, second) + mul_rn(mul_rn(rest2, gradient), gradient)
+    return value - mul_rn(rate, first) / (math.sqrt(second) / correction + epsilon), first, second
 
 
 # The loops. `dtype.type` keeps float32 arithmetic in float32: a float64 coefficient would widen all of it.

@@ -1,7 +1,7 @@
 """Optimiser updates on the device, in place: the CPU form's element rules, a thread for each element.
 
-A row outside the table is dropped. NVVM may contract a multiply and an add into one rounding, so that results agree
-with the CPU to rounding, not to the bit; two runs on a device agree to the bit.
+A row outside the table is dropped. Products are `mul_rn`, division and square root are rounded as IEEE 754 says: the
+same bits as on the CPU.
 """
 
 from __future__ import annotations

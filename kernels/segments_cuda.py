@@ -1,4 +1,7 @@
-"""Sums over duplicate rows on the device: a thread for each (segment, column) adds in the order of the CPU form."""
+"""Sums over duplicate rows on the device: a thread for each (segment, column) adds in the order of the CPU form.
+
+The products with `scale` are rounded before they are added: the same bits as on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from numba import cuda
 
 from hybridmpi.kernels.device import cuda_kernel, launch, new_array
 from hybridmpi.kernels.order_cuda import find_segments, sort_ids
+from hybridmpi.kernels.rounding import mul_rn
 from hybridmpi.kernels.segments import check_gradient, check_segments
 
 
@@ -72,5 +76,5 @@ def _segment_sum_scaled(values, order, starts, out, scale):
         j, c = e // width, e % width
         total = out.dtype.type(0)
         for i in range(starts[j], starts[j + 1]):
-            total += scale[order[i]] * values[order[i], c]
+            total += mul_rn(scale[order[i]], values[order[i], c])
         out[j, c] = total

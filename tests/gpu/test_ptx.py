@@ -1,4 +1,5 @@
-"""Every CUDA kernel compiles for every signature and architecture, and fits its registers: no GPU needed.
+"""Every CUDA kernel compiles for every signature and architecture, rounds as the CPU forms do, and fits its registers:
+no GPU needed.
 
 Compiling needs `pip install numba-cuda "cuda-toolkit[nvrtc,nvvm]==13.*"`; assembling also needs `nvidia-cuda-nvcc`.
 """
@@ -52,8 +53,27 @@ def test_compiles_to_ptx_and_fits(kernel, tmp_path, monkeypatch):
             assert not re.search(r"\b(atom|red)\.", ptx), "atomics have no fixed order"
             if "float64" not in signature:
                 assert ".f64" not in ptx, "float32 arithmetic was widened to float64"
+            assert not contracted(ptx)
             if PTXAS.exists():
                 assemble(ptx, capability, tmp_path)
+
+
+def contracted(ptx):
+    """Return the instructions that are rounded less, or less well, than the operations of the source.
+
+    ptxas fuses a multiply without a rounding modifier with an add, whether that has one or not.
+    """
+    arithmetic = re.findall(r"\b(?:fma|mad|mul|div|sqrt|rcp|rsqrt|lg2|ex2)\.\S*f(?:16|32|64)\b", ptx)
+    return {name for name in arithmetic if not re.fullmatch(r"(mul|div|sqrt)\.rn\.f(32|64)", name)}
+
+
+def test_a_fused_multiply_add_is_found():
+    def bare(out, a):
+        out[0] += a * a
+
+    for value in ("float32", "float64"):
+        ptx, _ = cuda.compile_ptx(bare, f"void({value}[::1], {value})", cc=CAPABILITIES[0])
+        assert contracted(ptx) == {f"fma.rn.f{value[-2:]}"}
 
 
 def test_every_cuda_module_has_kernels():

@@ -1,5 +1,6 @@
 """Initial values: the generator's published answers, independence of the partition, and the distributions."""
 
+import math
 import statistics
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from hybridmpi import kernels
 from hybridmpi.kernels.initial import normal_quantile, philox
+from hybridmpi.kernels.logarithm import log_normal
 
 FILLS = [kernels.uniform_rows, kernels.normal_rows]
 
@@ -69,6 +71,39 @@ def test_normal_quantile_against_the_standard_library():
     for p in [1.2e-10, 1e-9, 1e-5, 0.01, 0.0749, 0.0751, 0.3, 0.5001, 0.9249, 0.9251, 0.999, 1 - 1e-9]:
         assert normal_quantile(p) == pytest.approx(oracle(p), rel=3e-7)
     assert normal_quantile(0.5) == 0
+
+
+def spread():
+    """Return numbers from all over float64's range, around 1, where a logarithm vanishes, and at the ends."""
+    rng = np.random.default_rng(5)
+    ends = [
+        np.finfo(float).tiny,
+        np.finfo(float).max,
+        0.5,
+        1,
+        2,
+        0.5**0.5,
+        2**0.5,
+        np.nextafter(1, 0),
+        np.nextafter(1, 2),
+    ]
+    return np.concatenate(
+        [rng.random(2000), 10.0 ** rng.uniform(-307, 308, 2000), 1 + rng.uniform(-1, 1, 2000) / 512, ends]
+    )
+
+
+def test_logarithm_to_one_unit_in_the_last_place():
+    for x in spread():
+        expected = math.log(x)
+        assert abs(log_normal(x) - expected) <= math.ulp(expected), x.hex()
+
+
+def test_each_operation_is_rounded_by_itself():
+    """Compiled, nothing is contracted: the bits are those of the same operations one by one, in Python."""
+    for x in spread():
+        assert log_normal(x) == log_normal.py_func(x)
+    for p in np.concatenate([(np.arange(2000) + 0.5) / 2000, 10.0 ** np.linspace(-12, -1, 500)]):
+        assert normal_quantile(p) == normal_quantile.py_func(p)
 
 
 @pytest.mark.parametrize("fill", FILLS)

@@ -16,7 +16,17 @@ from hybridmpi.kernels import check, norm
 from hybridmpi.kernels.registry import KERNELS
 
 FOLDER = Path(kernels.__file__).parent
-NO_KERNELS = {"__init__", "cpu", "device", "prefetch", "registry", "scan_cuda"}  # files that hold no public kernel
+NO_KERNELS = {  # files that hold no public kernel
+    "__init__",
+    "cpu",
+    "device",
+    "logarithm",
+    "prefetch",
+    "registry",
+    "rounding",
+    "rounding_cuda",
+    "scan_cuda",
+}
 HELPERS = {  # shared between modules, not public
     "adam_coefficients",
     "check_bags",
