@@ -31,6 +31,7 @@ from hybridmpi.errors import STOPPED, RemoteError, UsageError
 from hybridmpi.failures import describe, end_all, exit_code_of, forget_abort_hook, install_abort_hook, open_worlds
 from hybridmpi.field_types import checks_arguments
 from hybridmpi.kernel_cache import VARIABLE
+from hybridmpi.large_counts import begin_allgather, pieces
 from hybridmpi.memory import keep_freed_memory
 from hybridmpi.mpi_start import load_mpi
 from hybridmpi.recording import Recording
@@ -44,9 +45,6 @@ from hybridmpi.waiting import wait_all, wait_until
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-# MPI counts in 32 bits, and Open MPI 5 refuses larger counts also where the standard has calls that take them.
-LARGEST_COUNT = 1 << 30
 
 
 class World:
@@ -292,7 +290,8 @@ class World:
         data = pickle.dumps(value, protocol=5) if root else b""
         (length,) = self.meet("World.broadcast", len(data))
         buffer = np.frombuffer(data, np.uint8).copy() if root else np.empty(int(length), np.uint8)
-        self._send_to_all(buffer, 0)
+        for piece in pieces(buffer):
+            self.wait_all([self.compute.Ibcast(piece, root=0)])
         return value if root else pickle.loads(buffer)
 
     def gather(self, value: Any) -> list[Any]:
@@ -302,22 +301,9 @@ class World:
         (total,) = self.meet("World.gather", len(data))
         lengths = np.zeros(len(self.clients), np.int64)
         self.wait_all([self.compute.Iallgather(np.array([len(data)], np.int64), lengths)])
-        everything, ends = np.empty(int(total), np.uint8), np.cumsum(lengths)
-        parts = [everything[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
-        if total <= LARGEST_COUNT:
-            offsets = (ends - lengths).tolist()
-            received = [everything, lengths.tolist(), offsets, self.mpi.BYTE]
-            self.wait_all([self.compute.Iallgatherv(data, received)])
-        else:
-            parts[self.compute.Get_rank()][:] = data
-            for rank, part in enumerate(parts):
-                self._send_to_all(part, rank)
-        return [pickle.loads(part) for part in parts]
-
-    def _send_to_all(self, buffer: np.ndarray, root: int) -> None:
-        """Send the bytes of compute rank `root` to all, in pieces that MPI can count."""
-        for start in range(0, len(buffer), LARGEST_COUNT):
-            self.wait_all([self.compute.Ibcast(buffer[start : start + LARGEST_COUNT], root=root)])
+        everything = np.empty(int(total), np.uint8)
+        self.wait_all(begin_allgather(self.compute, data, everything, lengths))
+        return [pickle.loads(part) for part in np.split(everything, np.cumsum(lengths)[:-1])]
 
     def barrier(self) -> None:
         """Wait until every compute rank is here, serving meanwhile. Collective over compute."""

@@ -3,14 +3,17 @@
 What a message, a sum or a Put sends is read some calls of MPI after it was begun; what they receive is written when
 they are found complete, and is rubbish until then. Puts land in any order until they are flushed, Gets at the flush. A
 send may wait for its receiver. A buffer that is written while it is on its way, or a request that nobody completes, is
-an error at once: MPI forbids both, whether or not the numbers come out right.
+an error at once: MPI forbids both, whether or not the numbers come out right. So is, on demand, a call with more bytes
+than it may have (`counting_to`).
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +36,19 @@ def install(seed: int, pause: Callable[[], None] | None, late: bool = True) -> N
     MPI.COMM_WORLD, MPI.Win = Comm(plain), Win
 
 
+@contextmanager
+def counting_to(comm: MPI.Intracomm, largest: int) -> Iterator[Comm]:
+    """Yield `comm` of an MPI that refuses calls with more than `largest` bytes, and is as late as it was before."""
+    before, late = MPI.Win, _Calls.late
+    MPI.Win, _Calls.late, Buffer.largest = Win, late and before is Win, largest
+    try:
+        yield Comm(comm)
+    finally:
+        MPI.Win, _Calls.late, Buffer.largest = before, late, None
+
+
 class MisuseError(AssertionError):
-    """A buffer that MPI still has was touched or forgotten, or a request was."""
+    """A buffer that MPI still has was touched or forgotten, a request was, or a call has too many bytes."""
 
 
 class _Calls:
@@ -82,6 +96,8 @@ class _Calls:
 class Buffer:
     """What a caller has given to MPI: an array, or [array, ...] with how much and of what type of it."""
 
+    largest: int | None = None
+
     def __init__(self, given: Any) -> None:
         listed = isinstance(given, (list, tuple))
         data = given[0] if listed else given
@@ -90,6 +106,8 @@ class Buffer:
         self.array = np.asarray(data)
         self._about = list(given[1:]) if listed else None
         self.bytes = self.array.reshape(-1).view(np.uint8)
+        if self.largest is not None and self.bytes.size > self.largest:
+            raise MisuseError(f"{self.bytes.size:,} bytes in one call of MPI ({place()}): at most {self.largest:,}")
 
     def like(self, array: np.ndarray) -> Any:
         """Return the same of another array."""
@@ -333,6 +351,12 @@ class Comm(MPI.Intracomm):
 def _blocking(name: str) -> Callable[..., Any]:
     def call(self: Comm, *arguments: Any, **named: Any) -> Any:
         _Calls.enter_blocking()
+        if name == "send":
+            Buffer(pickle.dumps(arguments[0]))
+        elif name[0].isupper():
+            for given in arguments:
+                if isinstance(given, (bytes, np.ndarray)):
+                    Buffer(given)
         result = getattr(super(Comm, self), name)(*arguments, **named)
         if isinstance(result, MPI.Intracomm) and result != MPI.COMM_NULL:
             result = Comm(result)

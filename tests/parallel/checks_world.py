@@ -6,7 +6,6 @@ import numpy as np
 
 import hybridmpi as hm
 from hybridmpi import shared_windows
-from hybridmpi import world as world_module
 from hybridmpi.errors import HybridMPIError, RemoteError
 from hybridmpi.world import World
 
@@ -27,23 +26,6 @@ def check_roles_and_communicators(comm):
                 assert world.role == f"compute {world.compute.Get_rank()}"
                 assert (world.leaders is not None) == (world.compute.Get_rank() == 0)
         world.close()  # a second call does nothing
-
-
-def check_large_values_travel_in_pieces(comm):
-    """As values of more bytes than MPI counts do: by a bound that is lower."""
-    whole, world_module.LARGEST_COUNT = world_module.LARGEST_COUNT, 1000
-    try:
-
-        def main(world):
-            mine = bytes(range(256)) * (10 * (world.rank + 1))
-            everybody = world.gather(mine)
-            assert everybody == [bytes(range(256)) * (10 * (rank + 1)) for rank in world.clients]
-            assert world.broadcast(mine) == everybody[0]
-            assert world.gather(3) == [3] * len(world.clients)
-
-        hm.run(main, servers=0, comm=comm)
-    finally:
-        world_module.LARGEST_COUNT = whole
 
 
 def check_per_node(comm):

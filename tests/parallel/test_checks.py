@@ -71,6 +71,12 @@ def test_modes(ranks):
     run_checks(ranks, "checks_modes", "checks_adaptive")
 
 
+@pytest.mark.mpi(ranks=[2, 3])
+def test_large_counts(ranks):
+    """One rank has nobody to send to; two and three, with one server or none."""
+    run_checks(ranks, "checks_large_counts")
+
+
 @pytest.mark.any_mpi
 @pytest.mark.mpi(ranks=[1, 3])
 def test_plans_and_rounding(ranks):

@@ -33,6 +33,7 @@ STOREYS = [
         "cores",
         "folders",
         "kernels",
+        "large_counts",
         "memory",
         "mpi_files",
         "recording",

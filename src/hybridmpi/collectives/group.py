@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi.collectives.steps import Ready, Steps
+from hybridmpi.large_counts import most_items
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 LEVELS = ("node", "supernode", "trunk")
-
-# Open MPI takes counts below 2^31 elements only.
-MOST_ELEMENTS = 1 << 30
 
 # Over TCP messages to other nodes go in parts of the first size. MPI sends up to 64 KiB at once, header and all; what
 # is larger it announces first, and the announcement and its answer queue behind the data of other messages: on links
@@ -112,7 +110,9 @@ class Group:
     def _parts(self, array: np.ndarray, index: int, largest: int | None = None) -> list[np.ndarray]:
         """Return the parts in which `array` goes to or comes from `index`; both ends cut alike."""
         whole = self.level(index) == "node" or (largest is not None and array.nbytes > largest)
-        size = MOST_ELEMENTS if whole else min(MOST_ELEMENTS, max(1, self.part_bytes // array.itemsize))
+        size = most_items(array.itemsize)
+        if not whole:
+            size = min(size, max(1, self.part_bytes // array.itemsize))
         return [array[start : start + size] for start in range(0, array.size, size)]
 
     @property

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridmpi.arrays import fit_to_receive
-from hybridmpi.collectives.group import MOST_ELEMENTS, Group
+from hybridmpi.collectives.group import Group
 from hybridmpi.collectives.steps import Steps
 from hybridmpi.collectives.wire import PLAIN, Wire
 from hybridmpi.errors import HybridMPIError
+from hybridmpi.large_counts import pieces
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -37,8 +38,7 @@ def sum_by_mpi(comm: MPI.Intracomm, flat: np.ndarray, wait_all: Callable[[list[A
     """
     from mpi4py import MPI
 
-    for start in range(0, flat.size, MOST_ELEMENTS):
-        part = flat[start : start + MOST_ELEMENTS]
+    for part in pieces(flat):
         if wait_all is None:
             comm.Allreduce(MPI.IN_PLACE, part)
         else:

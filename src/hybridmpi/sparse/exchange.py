@@ -23,6 +23,7 @@ import numpy as np
 
 from hybridmpi.arrays import fit_to_receive, fit_to_send
 from hybridmpi.errors import HybridMPIError
+from hybridmpi.large_counts import stretches
 from hybridmpi.shared_windows import shared_window
 from hybridmpi.world import World
 
@@ -259,14 +260,16 @@ class RowMemory:
 
     def get_rows(self, row_bytes: int, wanted: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> None:
         """Read rows of several ranks: (world rank, local numbers [n], where they go, [n, dim]) of each, by one Get each
-        with an indexed datatype. Local; returns when the rows are there."""
+        with an indexed datatype, or several where they are large. Local; returns when the rows are there."""
         mpi, datatypes = self.world.mpi, []
         try:
             for rank, local, out in wanted:
-                rows = mpi.BYTE.Create_hindexed_block(row_bytes, (local * row_bytes).tolist())
-                datatypes.append(rows)
-                rows.Commit()
-                self._everywhere.Get([fit_to_receive(out), out.nbytes, mpi.BYTE], rank, (0, 1, rows))
+                for part in stretches(len(local), row_bytes):
+                    rows = mpi.BYTE.Create_hindexed_block(row_bytes, (local[part] * row_bytes).tolist())
+                    datatypes.append(rows)
+                    rows.Commit()
+                    target = fit_to_receive(out[part])
+                    self._everywhere.Get([target, target.nbytes, mpi.BYTE], rank, (0, 1, rows))
             for rank, _, _ in wanted:
                 self._everywhere.Flush(rank)
         finally:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hybridmpi.arrays import fit_to_receive, fit_to_send
+from hybridmpi.large_counts import begin_allgather
 from hybridmpi.sparse.forms import Form
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 @dataclass
@@ -33,23 +37,17 @@ class RowGather:
 
     def __init__(self, world: World, replicas: Sequence[Replica], traffic: Traffic) -> None:
         self.world, self.replicas, self.traffic = world, list(replicas), traffic
-        self._row_types: dict[int, Any] = {}
-        # Elements of a whole row each: counts stay below 2^31 also where the bytes do not.
-        for replica in self.replicas:
-            if replica.spec.row_bytes not in self._row_types:
-                row = world.mpi.BYTE.Create_contiguous(replica.spec.row_bytes)
-                self._row_types[replica.spec.row_bytes] = row.Commit()
         self._near = sum(world.same_node(rank) for rank in world.clients) - 1
         self._weights = np.empty(0)
         self._gathered: list[_Gathered] = []
-        self._requests: list[Any] = []
+        self._requests: list[MPI.Request] = []
 
     def start(self, gradients: Sequence[tuple[np.ndarray, np.ndarray]], weight: float) -> None:
         """Begin to send this rank's (ids [n], values [n, dim]) of each replica, and its examples. Waits for how many
         rows the others have."""
         if not self.replicas:
             return
-        comm, mpi = self.world.compute, self.world.mpi
+        comm = self.world.compute
         ranks = comm.Get_size()
         mine = np.array([weight, *(len(ids) for ids, _ in gradients)], np.float64)
         everybody = np.empty((ranks, len(mine)), np.float64)
@@ -58,18 +56,14 @@ class RowGather:
         self._gathered, self._requests, self._sent = [], [], []
         for number, (replica, (ids, values)) in enumerate(zip(self.replicas, gradients, strict=True)):
             of_ranks = counts[:, number]
-            starts = np.cumsum(of_ranks) - of_ranks
             total = int(of_ranks.sum())
             gathered = _Gathered(of_ranks, np.empty(total, np.int64), np.empty((total, replica.dim), replica.dtype))
             self._gathered.append(gathered)
-            where = (of_ranks.tolist(), starts.tolist())
             ids, values = fit_to_send(ids), fit_to_send(values.astype(replica.dtype, copy=False))
             self._sent.append((ids, values))
-            row = self._row_types[replica.spec.row_bytes]
-            self._requests.append(comm.Iallgatherv(ids, [fit_to_receive(gathered.ids), *where, mpi.INT64_T]))
-            self._requests.append(
-                comm.Iallgatherv([values, len(ids), row], [fit_to_receive(gathered.values), *where, row])
-            )
+            flat, of_all = values.reshape(-1), fit_to_receive(gathered.values).reshape(-1)
+            self._requests += begin_allgather(comm, ids, fit_to_receive(gathered.ids), of_ranks)
+            self._requests += begin_allgather(comm, flat, of_all, of_ranks * replica.dim)
             for category, count in (("gather_ids", ids.nbytes), ("gather_rows", values.nbytes)):
                 self.traffic.add(category, count * self._near, True)
                 self.traffic.add(category, count * (ranks - 1 - self._near), False)
@@ -104,9 +98,3 @@ class RowGather:
         """Apply the step, which counts from 1, to every replica. Local; the same on every rank."""
         for replica in self.replicas:
             replica.shard.update(step)
-
-    def close(self) -> None:
-        """Free the row types. Local."""
-        for row in self._row_types.values():
-            row.Free()
-        self._row_types = {}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hybridmpi.large_counts import pieces
 from hybridmpi.shared_windows import shared_window
 from hybridmpi.sparse.transfers import Layout, Stretch, Transfers, transfers
 from hybridmpi.traffic import Traffic
@@ -93,7 +94,9 @@ class _Rounds:
                         size += _copy(source[stretch.source], message[size:])
                 if size:
                     start = self.senders[receiver].index(me) * self._slot_bytes(receiver)
-                    window.Put(message[:size], receiver, (start, size, mpi.BYTE))
+                    for piece in pieces(message[:size]):
+                        window.Put(piece, receiver, (start, piece.size, mpi.BYTE))
+                        start += piece.size
                     # The message's memory serves the next receiver.
                     window.Flush(receiver)
                     traffic.add("moved", size, world.same_node(receiver))

@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.failures import describe
+from hybridmpi.large_counts import receive_object, send_object
 from hybridmpi.optim import Optimizer
 from hybridmpi.sparse.asynchronous import AsyncClient, AsyncServer
 from hybridmpi.sparse.board import Board
@@ -187,11 +188,12 @@ class Service:
         its answer or what failed) of each. Local, on compute rank 0; serves while it waits."""
         world = self.world
         for rank in world.servers:
-            world.comm.send((command, self.number, {"pushed": self.client.pushed, **arguments}), rank, Tag.COMMAND)
+            message = command, self.number, {"pushed": self.client.pushed, **arguments}
+            send_object(world.comm, message, rank, Tag.COMMAND)
         answers = []
         for rank in world.servers:
             world.wait_until(lambda rank=rank: world.comm.Iprobe(rank, Tag.ANSWER))
-            answers.append(world.comm.recv(source=rank, tag=Tag.ANSWER))
+            answers.append(receive_object(world.comm, rank, Tag.ANSWER))
         return answers
 
     # -- where rows lie --------------------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ def command_servers(world: World, command: str, service: int | None, arguments: 
     """Tell the dedicated servers what all ranks are about to do together. Collective over compute; root sends."""
     if world.on_root():
         for rank in world.servers:
-            world.comm.send((command, service, arguments), rank, Tag.COMMAND)
+            send_object(world.comm, (command, service, arguments), rank, Tag.COMMAND)
 
 
 def serve(world: World) -> None:
@@ -324,7 +326,7 @@ def serve(world: World) -> None:
         if not world.comm.Iprobe(root, Tag.COMMAND):
             backoff.pause()
             continue
-        command, number, arguments = world.comm.recv(source=root, tag=Tag.COMMAND)
+        command, number, arguments = receive_object(world.comm, root, Tag.COMMAND)
         backoff.reset()
         if command == "end":
             return
@@ -339,7 +341,8 @@ def serve(world: World) -> None:
         elif command == "close":
             services.pop(number)._free()
         else:
-            world.comm.send(_carry_out(services[number].server, command, **arguments), root, Tag.ANSWER)
+            answer = _carry_out(services[number].server, command, **arguments)
+            send_object(world.comm, answer, root, Tag.ANSWER)
 
 
 def _carry_out(server: Server, command: str, pushed: int, **arguments: Any) -> tuple[bool, Any]:

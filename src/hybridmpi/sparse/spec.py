@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridmpi.arrays import trained_dtype
 from hybridmpi.errors import UsageError
+from hybridmpi.large_counts import LARGEST
 from hybridmpi.sparse.partition import Kind, Partition
 
 
@@ -43,6 +44,12 @@ class TableSpec:
                 f"table '{self.name}': {self.rows} x {self.dim} is no shape: expected rows >= 0 and dim >= 1"
             )
         object.__setattr__(self, "dtype", trained_dtype(self.dtype, f"table '{self.name}'"))
+        if self.row_bytes > LARGEST:
+            raise UsageError(
+                f"table '{self.name}': a row of {self.dim:,} x {self.dtype} is {self.row_bytes:,} bytes, and a message "
+                f"holds whole rows, of up to {LARGEST:,} bytes: use more rows, for a parameter at servers a shape of "
+                "two dimensions, or let it stay on every rank by modes = {name: 'allreduce'}"
+            )
 
     def map(self, owners: int) -> Partition:
         """Return the partition map over `owners`. Local."""

@@ -9,6 +9,7 @@ import numpy as np
 from hybridmpi.collectives import AllReduce
 from hybridmpi.collectives.shared import room_for
 from hybridmpi.collectives.tuning import calibrate
+from hybridmpi.large_counts import pieces
 from hybridmpi.sparse.replica import Replica
 from hybridmpi.traffic import Traffic
 from hybridmpi.world import World
@@ -41,7 +42,7 @@ class TableSums:
     def start(self, gradients: Sequence[tuple[np.ndarray, np.ndarray]], share: float) -> None:
         """Begin to sum this rank's (ids [n], values [n, dim]) of each replica; a mean weights them by this rank's
         `share` of the examples. Does not wait."""
-        self._bits, self._requests = [], []
+        mpi, self._bits, self._requests = self.world.mpi, [], []
         for number, (replica, (ids, values)) in enumerate(zip(self.replicas, gradients, strict=True)):
             buffer = self._buffers[number]
             rows = buffer.reshape(replica.rows, replica.dim)
@@ -51,7 +52,8 @@ class TableSums:
             mask[ids] = True
             bits = np.packbits(mask)
             self._bits.append(bits)
-            self._requests.append(self.world.compute.Iallreduce(self.world.mpi.IN_PLACE, bits, op=self.world.mpi.BOR))
+            for piece in pieces(bits):
+                self._requests.append(self.world.compute.Iallreduce(mpi.IN_PLACE, piece, op=mpi.BOR))
             self.traffic.add("control", bits.nbytes, self.world.nodes == 1)
             self.allreduce.start(buffer, 1.0 if replica.spec.reduction == "sum" else share)
 

@@ -190,7 +190,6 @@ class TableExchange:
             return 0
         self._sent += self._sums.sent()
         self._sums.close()
-        self._gather.close()
         moved = sum(self._change_way(number, way) for number, way in changes)
         self._gather, self._sums = self._replica_exchanges()
         return moved
@@ -340,7 +339,6 @@ class TableExchange:
         for _, embedding in self._embeddings:
             embedding.store = None
         self._sums.close()
-        self._gather.close()
         if self.reader is not None:
             self.reader.collect()
         self.service.close()

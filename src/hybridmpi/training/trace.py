@@ -8,6 +8,7 @@ from typing import Any
 
 from hybridmpi.errors import HybridMPIError, UsageError
 from hybridmpi.field_types import Count, checks_arguments
+from hybridmpi.large_counts import send_object
 from hybridmpi.recording import Recording
 from hybridmpi.sparse.clocks import Reading, read_clock, show_clock
 from hybridmpi.tags import Tag
@@ -164,7 +165,7 @@ def read_clocks(world: World) -> dict[int, Reading]:
             continue
         if world.on_root():
             if rank in world.servers:
-                world.comm.send(("clock", None, {}), rank, Tag.COMMAND)
+                send_object(world.comm, ("clock", None, {}), rank, Tag.COMMAND)
             readings[node] = read_clock(world, rank)
         elif rank == world.rank:
             show_clock(world, root)
