@@ -21,15 +21,15 @@ THREADS = 256  # per block: enough to fill an SM, few enough for 255 registers a
 MAX_BLOCKS = 2048  # about 16 blocks on each of 132 SMs; more work strides
 
 
-def cuda_kernel(signature: str) -> Callable[[Callable], Any]:
+def cuda_kernel(*signatures: str) -> Callable[[Callable], Any]:
     """Return a decorator that compiles a CUDA kernel on first launch, for the types it is launched with.
 
-    `signature`, in which V stands for float32 and float64, is what the tests compile to PTX without a GPU.
+    `signatures`, in which V stands for float32 and float64, are what the tests compile to PTX without a GPU.
     """
 
     def decorate(function: Callable) -> Any:
         kernel = cuda.jit(function)
-        kernel.tested_signatures = [signature.replace("V", value) for value in ("float32", "float64")]
+        kernel.tested_signatures = [s.replace("V", value) for s in signatures for value in ("float32", "float64")]
         return kernel
 
     return decorate

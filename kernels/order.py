@@ -23,7 +23,7 @@ def argsort_ids(ids: np.ndarray, rows: int) -> np.ndarray:
 
     Least-significant-digit radix sort; equal ids keep the order in which they came.
     """
-    index_bits, key_bits = _bits(len(ids)), _bits(rows)
+    index_bits, key_bits = bits_for(len(ids)), bits_for(rows)
     if index_bits + key_bits > 63:  # 2^40 rows and 2^23 ids: no table of today
         return np.argsort(ids, kind="stable")
     return _unpack_order(_radix_sort(ids, key_bits, index_bits), index_bits)
@@ -37,13 +37,13 @@ def unique_inverse(ids: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """
     if rows <= ROWS_PER_ID_FOR_BITMAP * len(ids):
         return _unique_by_bitmap(ids, rows)
-    index_bits, key_bits = _bits(len(ids)), _bits(rows)
+    index_bits, key_bits = bits_for(len(ids)), bits_for(rows)
     if index_bits + key_bits > 63:
         return np.unique(ids, return_inverse=True)
     return _unique_by_sort(_radix_sort(ids, key_bits, index_bits), index_bits)
 
 
-def _bits(count: int) -> int:
+def bits_for(count: int) -> int:
     """Return how many bits the numbers in [0, count) need, at least 1."""
     return max(1, (count - 1).bit_length())
 

@@ -15,7 +15,6 @@ from hybridmpi.kernels.registry import KERNELS
 
 device.THREADS = 4  # a simulated thread is a Python thread; set before the modules below read it
 scan_cuda = importlib.import_module("hybridmpi.kernels.scan_cuda")
-order_cuda = importlib.import_module("hybridmpi.kernels.order_cuda")
 
 RANDOM = np.random.default_rng(7)
 ROWS = 40
@@ -170,7 +169,6 @@ def check_rows_outside():
 def main():
     assert config.ENABLE_CUDASIM, "start with NUMBA_ENABLE_CUDASIM=1"
     np.seterr(invalid="ignore")  # the search for non-finite values, and 16-bit sums, meet some
-    order_cuda.CHUNK = 8  # several sorting threads even for a handful of keys
     for name in KERNELS:
         for dtype in (np.float32,) if name in ONE_TYPE else (np.float32, np.float64):
             check(name, dtype)

@@ -27,7 +27,9 @@ for package in ("numba_cuda", "nvidia.cu13"):
 from numba import cuda  # noqa: E402
 
 PTXAS = Path(sysconfig.get_path("purelib")) / "nvidia/cu13/bin/ptxas"
-MODULES = sorted({kernel.cuda for kernel in KERNELS.values()} | {"hybridmpi.kernels.scan_cuda"})
+MODULES = sorted(
+    {kernel.cuda for kernel in KERNELS.values()} | {f"hybridmpi.kernels.{name}_cuda" for name in ("radix", "scan")}
+)
 CAPABILITIES = [(8, 0), (9, 0)]
 MAX_REGISTERS = 64  # a block of 256 threads then still leaves an SM three more
 
@@ -54,6 +56,7 @@ def test_compiles_to_ptx_and_fits(kernel, tmp_path, monkeypatch):
             if "float64" not in signature:
                 assert ".f64" not in ptx, "float32 arithmetic was widened to float64"
             assert not contracted(ptx)
+            assert ".local" not in ptx, "an array of a thread is not in registers"
             if PTXAS.exists():
                 assemble(ptx, capability, tmp_path)
 

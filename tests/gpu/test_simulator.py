@@ -11,15 +11,18 @@ import pytest
 
 from hybridmpi.kernels.registry import KERNELS
 
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed: pip install numba-cuda"
+    ),
+    pytest.mark.timeout(240),
+]
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed: pip install numba-cuda"
-)
-@pytest.mark.timeout(240)
-def test_cuda_forms_agree_with_the_cpu_forms_in_the_simulator():
-    program = Path(__file__).with_name("simulated.py")
+
+def simulate(name):
+    """Run a program of this folder in the simulator; return what it printed."""
     child = subprocess.run(
-        [sys.executable, str(program)],
+        [sys.executable, str(Path(__file__).with_name(name))],
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
         capture_output=True,
         text=True,
@@ -27,4 +30,12 @@ def test_cuda_forms_agree_with_the_cpu_forms_in_the_simulator():
         check=False,
     )
     assert child.returncode == 0, child.stdout + child.stderr
-    assert f"all {len(KERNELS)} kernels agree" in child.stdout
+    return child.stdout
+
+
+def test_cuda_forms_agree_with_the_cpu_forms_in_the_simulator():
+    assert f"all {len(KERNELS)} kernels agree" in simulate("simulated.py")
+
+
+def test_the_sort_is_numpys_in_the_simulator():
+    assert "sorted" in simulate("simulated_sort.py")

@@ -43,7 +43,7 @@ def test_unique_inverse_is_numpys(n, rows):
 
 def test_both_ways_to_unique_agree():
     ids = random_ids(500, 10_000)
-    key_bits, index_bits = order._bits(10_000), order._bits(500)
+    key_bits, index_bits = order.bits_for(10_000), order.bits_for(500)
     by_sort = order._unique_by_sort(order._radix_sort(ids, key_bits, index_bits), index_bits)
     by_bitmap = order._unique_by_bitmap(ids, 10_000)
     for sort_part, bitmap_part in zip(by_sort, by_bitmap, strict=True):

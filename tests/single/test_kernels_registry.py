@@ -22,6 +22,7 @@ NO_KERNELS = {  # files that hold no public kernel
     "device",
     "logarithm",
     "prefetch",
+    "radix_cuda",
     "registry",
     "rounding",
     "rounding_cuda",
@@ -29,6 +30,7 @@ NO_KERNELS = {  # files that hold no public kernel
 }
 HELPERS = {  # shared between modules, not public
     "adam_coefficients",
+    "bits_for",
     "check_bags",
     "check_dense_update",
     "check_gradient",
