@@ -308,7 +308,7 @@ class Client:
         """
         for table, ids, _ in gradients:
             distinct_row_ids(ids, self.specs[table].rows, self.specs[table].name)
-        # A model may push without having pulled: an owner has one step open at a time.
+        # A model may push without having pulled: an owner has one step open at a time, and the node's sum relies on it.
         self.wait_for_version()
         pending = None
         if self.node_sum is not None:
@@ -323,8 +323,6 @@ class Client:
                 self.world.wait_until(lambda: any(self._push_taken[o] == self._to_take[o] for o in pending))
                 continue
             self.exchange.push(self._index, self._letters(ready, pending))
-        if self.node_sum is not None:
-            self.node_sum.finish()
         self.pushed += 1
 
     def _letters(self, owners: list[int], pending: dict[int, tuple[Sender, list[Outgoing]]]) -> Iterator[Letter]:

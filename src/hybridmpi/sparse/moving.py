@@ -36,8 +36,8 @@ def move(
 
     `sources` and `targets`: one array [rows held, *] for each slot (values, then optimiser state), in the same order on
     all ranks; empty lists where a rank holds no rows. `row_bytes`: a row's bytes in all slots together. Nobody may read
-    or write the rows meanwhile. Returns when all ranks have theirs; what this rank sends is counted as "moved". A rank
-    needs memory for `round_bytes` twice.
+    or write the rows meanwhile. Returns when this rank has its own, and others may still wait for theirs; what it sends
+    is counted as "moved". A rank needs memory for `round_bytes` twice.
     """
     plan = transfers(old, new, world.node_of)
     if world.rank in (receiver for _, receiver in plan):
@@ -48,8 +48,6 @@ def move(
     rows = {pair: sum(s.count for s in stretches) for pair, stretches in plan.items() if pair[0] != pair[1]}
     if rows:
         _Rounds(world, plan, rows, row_bytes, round_bytes).run(sources, targets, traffic)
-    # Whoever has its rows may find others that read them, straight from its memory.
-    _barrier(world)
     return sum(rows.values()) * row_bytes
 
 

@@ -30,10 +30,10 @@ Aggregate = Literal["auto", "always", "never"]
 INDEX_BYTES = 2 * ID_BYTES
 
 # The head of a rank's region: its examples, whether its rows fit, and how many it has of each table for each owner; how
-# many different rows of each table it pushed, of even and of odd steps. Then come the rows; a node with a rank whose
-# rows do not fit pushes rank by rank in that step.
+# many different rows of each table it pushes for the node. Then come the rows; a node with a rank whose rows do not fit
+# pushes rank by rank in that step.
 WEIGHT, FITS, COUNTS = 0, 1, 2
-ARRIVED, MERGED = 0, 1  # flags
+ARRIVED, COUNTED = 0, 1  # flags: its rows are laid out; its different rows are counted
 
 
 def sums_rows(aggregate: Aggregate, clients: Sequence[int], owners: Sequence[int]) -> bool:
@@ -74,7 +74,7 @@ class NodeSum:
         self._distinct_at = COUNTS + len(specs) * self._owners
         # No rank ever has more than every row of every table.
         most = int(self._blocks(np.array([spec.rows for spec in specs], np.int64))[1].sum())
-        head = self._distinct_at + 2 * len(specs)
+        head = self._distinct_at + len(specs)
         self._memory = NodeMemory(world, comm, 2, head, most, LARGEST_REGION, "row gradients")
         self._heads, self._words = self._memory.heads, self._memory.words
         self.ranks, self._rank = self._memory.ranks, self._memory.rank
@@ -95,11 +95,11 @@ class NodeSum:
 
         `weight`: this rank's examples; `gradients`: (table, ids [n] unique and sorted, values [n, dim]), a table once
         at most; `maps`: of the tables; `forms[owner][table]`: of their rows on the way there. None instead of messages:
-        some rank's rows do not fit, each pushes its own. The rows are added as the messages are written; after the last
-        one comes `finish`.
+        some rank's rows do not fit, each pushes its own. The rows are added as the messages are written, and must stay
+        until all ranks have written theirs. So before it this rank has waited for the last step's end at all owners, of
+        which each has then heard of all clients: every rank of the node has a share of some owner.
         """
         self._epoch += 1
-        self._memory.wait_for(MERGED, self._epoch - 1)
         laid = self._lay_out(weight, gradients, maps)
         self._memory.signal(ARRIVED, self._epoch)
         self._memory.wait_for(ARRIVED, self._epoch)
@@ -131,17 +131,13 @@ class NodeSum:
         self._note_distinct(result)
         return result, laid
 
-    def finish(self) -> None:
-        """Say that this rank has written its messages: the others may lay out the next step's rows. Local."""
-        self._memory.signal(MERGED, self._epoch)
-
     def distinct_rows(self) -> np.ndarray | None:
         """Return how many different rows of each table the node pushed in the last step, int64[tables]; None where each
         rank pushed for itself. Local, between this rank's last push and its next; waits for the node's ranks."""
         if not self._fitted:
             return None
-        self._memory.wait_for(MERGED, self._epoch)
-        return self._distinct(self._epoch).sum(axis=0)
+        self._memory.wait_for(COUNTED, self._epoch)
+        return self._distinct.sum(axis=0)
 
     def close(self) -> None:
         """Free the window. Collective over the node's compute ranks."""
@@ -206,18 +202,18 @@ class NodeSum:
         return Sender(1, 0.0, total)
 
     def _note_distinct(self, messages: dict[int, tuple[Sender, list[Outgoing]]]) -> None:
-        mine = self._distinct(self._epoch)[self._rank]
+        # Who still looks at the last step's has not arrived in this one, and this rank has waited for all to arrive.
+        mine = self._distinct[self._rank]
         mine[:] = 0
         for _, pieces in messages.values():
             for piece in pieces:
                 mine[piece.table] += piece.left
+        self._memory.signal(COUNTED, self._epoch)
 
-    def _distinct(self, epoch: int) -> np.ndarray:
-        """Return the ranks' numbers of different rows in a step, [ranks, tables]. Two steps' are kept: a rank may be
-        about to push the next one while another still looks at the last."""
-        tables = len(self.specs)
-        start = self._distinct_at + (epoch & 1) * tables
-        return self._heads[:, start : start + tables]
+    @property
+    def _distinct(self) -> np.ndarray:
+        """The ranks' numbers of different rows in the last step, [ranks, tables]."""
+        return self._heads[:, self._distinct_at : self._distinct_at + len(self.specs)]
 
 
 class SummedRows(Outgoing):

@@ -267,7 +267,8 @@ class Service:
             client.pushed = updates
         self.specs[table] = spec
         self.exchange.see()
-        # Before all owners have changed over, one that still waits for the others' rows would answer with old ones.
+        # Before all have their rows and all owners have changed over, somebody would read what is not there yet, from
+        # an owner's memory, or be answered with old rows.
         world.wait_all([world.comm.Ibarrier()])
         self.memories[table].close()
         self.memories[table] = memory
