@@ -12,9 +12,8 @@ def install(lazy_seed: int | None, storm_seed: int | None) -> None:
 
     from adversary import lazy, storm
 
-    pause = None
+    slow = None
     if storm_seed is not None:
         slow = storm.Storm(storm_seed, MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
         storm.install(slow)
-        pause = slow.pause
-    lazy.install(lazy_seed or 0, pause, late=lazy_seed is not None)
+    lazy.install(lazy_seed or 0, slow, late=lazy_seed is not None)

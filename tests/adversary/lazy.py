@@ -1,200 +1,63 @@
 """MPI that is as late as it may be, between hybridmpi and mpi4py.
 
 What a message, a sum or a Put sends is read some calls of MPI after it was begun; what they receive is written when
-they are found complete, and is rubbish until then. Puts land in any order until they are flushed, Gets at the flush. A
-send may wait for its receiver. A buffer that is written while it is on its way, or a request that nobody completes, is
-an error at once: MPI forbids both, whether or not the numbers come out right. So is, on demand, a call with more bytes
-than it may have (`counting_to`).
+they are found complete, and is rubbish until then, as is the memory of a new window. Puts land in any order until they
+are flushed, many only then; Gets land at the flush. What others have put into a rank's memory shows to its loads later,
+word by word, until a Sync shows all. A send may wait for its receiver. A buffer that is written while it is on its way,
+or a request that nobody completes, is an error at once: MPI forbids both, whether or not the numbers come out right. So
+is, on demand, a call with more bytes than it may have (`counting_to`).
 """
 
 from __future__ import annotations
 
 import pickle
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
-RUBBISH = (0xFF, 0x7B)  # NaN and -1; large numbers
-MOST_RUBBISH = 64 << 10  # bytes
+from adversary.calls import (
+    MOST_RUBBISH,
+    RUBBISH,
+    UNTIL_FLUSHED,
+    Buffer,
+    Calls,
+    MisuseError,
+    Operation,
+    Received,
+    Sent,
+    place,
+)
 
-# How many calls of MPI an operation waits for at least, each as likely as the others.
-DELAYS = (0, 0, 0, 0, 1, 1, 2, 2, 3, 12)
+if TYPE_CHECKING:
+    from adversary.storm import Storm
+
+LARGEST_RUBBISH_WINDOW = 4 << 20  # of larger ones the beginning only
 
 
-def install(seed: int, pause: Callable[[], None] | None, late: bool = True) -> None:
-    """Let all communicators and windows that are made from now on be late, by `seed`; `pause` is called before and
-    after every call of MPI. Local."""
+def install(seed: int, slow: Storm | None, late: bool = True) -> None:
+    """Let all communicators and windows that are made from now on be late, by `seed`; `slow` pauses before and after
+    every call of MPI. Local."""
     plain = MPI.COMM_WORLD
-    _Calls.draw = random.Random(f"{seed} {plain.Get_rank()}")
-    _Calls.pause, _Calls.late = staticmethod(pause or (lambda: None)), late
+    Calls.draw = random.Random(f"{seed} {plain.Get_rank()}")
+    Calls.late = late
+    if slow is not None:
+        Calls.pause, Calls.linger = staticmethod(slow.pause), staticmethod(slow.linger)
     MPI.COMM_WORLD, MPI.Win = Comm(plain), Win
 
 
 @contextmanager
 def counting_to(comm: MPI.Intracomm, largest: int) -> Iterator[Comm]:
     """Yield `comm` of an MPI that refuses calls with more than `largest` bytes, and is as late as it was before."""
-    before, late = MPI.Win, _Calls.late
-    MPI.Win, _Calls.late, Buffer.largest = Win, late and before is Win, largest
+    before, late = MPI.Win, Calls.late
+    MPI.Win, Calls.late, Buffer.largest = Win, late and before is Win, largest
     try:
         yield Comm(comm)
     finally:
-        MPI.Win, _Calls.late, Buffer.largest = before, late, None
-
-
-class MisuseError(AssertionError):
-    """A buffer that MPI still has was touched or forgotten, a request was, or a call has too many bytes."""
-
-
-class _Calls:
-    """The calls of MPI of this process, and what has been begun by one and is done in a later one."""
-
-    draw = random.Random(0)
-    pause: Callable[[], None] = staticmethod(lambda: None)
-    late = True
-    waiting: list[Operation] = []
-    """Not handed to MPI yet, in the order in which they were begun."""
-
-    @classmethod
-    def enter(cls) -> None:
-        """Begin a call: some of what waits goes to MPI, on every way the first one first."""
-        cls.pause()
-        held, still = set(), []
-        for operation in cls.waiting:
-            operation.calls -= 1
-            if operation.calls > 0 or operation.way in held:
-                held.add(operation.way)
-                still.append(operation)
-            else:
-                operation.go()
-        held.discard(None)
-        cls.waiting[:] = still
-
-    @classmethod
-    def enter_blocking(cls) -> None:
-        """Begin a call that does not return before others have called: all messages and sums go to MPI."""
-        cls.pause()
-        messages = [operation for operation in cls.waiting if operation.way is not None]
-        cls.waiting[:] = [operation for operation in cls.waiting if operation.way is None]
-        for operation in messages:
-            operation.go()
-
-    @classmethod
-    def add(cls, operation: Operation) -> None:
-        """Take in an operation that has begun."""
-        if operation.calls > 0 or any(o.way == operation.way is not None for o in cls.waiting):
-            cls.waiting.append(operation)
-        else:
-            operation.go()
-
-
-class Buffer:
-    """What a caller has given to MPI: an array, or [array, ...] with how much and of what type of it."""
-
-    largest: int | None = None
-
-    def __init__(self, given: Any) -> None:
-        listed = isinstance(given, (list, tuple))
-        data = given[0] if listed else given
-        if isinstance(data, bytes):  # of which numpy makes a text, and of none of them one of a byte
-            data = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
-        self.array = np.asarray(data)
-        self._about = list(given[1:]) if listed else None
-        self.bytes = self.array.reshape(-1).view(np.uint8)
-        if self.largest is not None and self.bytes.size > self.largest:
-            raise MisuseError(f"{self.bytes.size:,} bytes in one call of MPI ({place()}): at most {self.largest:,}")
-
-    def like(self, array: np.ndarray) -> Any:
-        """Return the same of another array."""
-        return array if self._about is None else [array, *self._about]
-
-    def forgotten(self) -> bool:
-        """Return whether its caller has dropped it."""
-        return self.holders() <= ALONE[self.array.base is None]
-
-    def holders(self) -> int:
-        """Return how often the array and what it is a view of are referred to."""
-        base = self.array.base
-        return sys.getrefcount(self.array) + (0 if base is None else sys.getrefcount(base))
-
-
-ALONE = {owns: Buffer(np.zeros(2) if owns else np.zeros(2)[:1]).holders() for owns in (True, False)}
-"""Holders of a buffer that its caller has dropped, whether the array owns its memory or is a view."""
-
-
-def place() -> str:
-    """Return the file and line that called MPI."""
-    frame = sys._getframe()
-    while frame.f_code.co_filename == __file__:
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-# Requests of which mpi4py does not keep the buffers.
-FORGETFUL = ("Iallreduce", "Iallgatherv", "Put")
-
-
-class Sent:
-    """A buffer that MPI reads late. Its caller keeps it, unless mpi4py does."""
-
-    def __init__(self, given: Any, what: str) -> None:
-        self.buffer, self.what, self.kept = Buffer(given), f"{what} ({place()})", what.split()[0] not in FORGETFUL
-        self.before = self.buffer.bytes.copy()
-
-    def check(self) -> None:
-        """Raise an error if the buffer is not what it was."""
-        if not np.array_equal(self.buffer.bytes, self.before):
-            raise MisuseError(f"{self.what}: the buffer was written before it was sent")
-        if not self.kept and self.buffer.forgotten():
-            raise MisuseError(f"{self.what}: the buffer was forgotten before it was sent")
-
-    def read(self) -> Any:
-        """Return what is to be sent, which stays as long as this."""
-        self.check()
-        self.copy = self.buffer.array.copy()
-        return self.buffer.like(self.copy)
-
-
-class Received:
-    """A buffer that MPI writes late: rubbish until then. `adds`: what is there is sent too."""
-
-    def __init__(self, given: Any, what: str, adds: bool = False) -> None:
-        self.buffer, self.what = Buffer(given), f"{what} ({place()})"
-        self.landed = self.buffer.array.copy() if adds else np.empty_like(self.buffer.array)
-        self.rubbish = _Calls.draw.choice(RUBBISH)
-        # Of buffers with room for the largest message, which are rarely filled, the beginning only.
-        self._head = self.buffer.bytes[:MOST_RUBBISH]
-        self._before = self._head.copy()
-        if _Calls.late:
-            self._head[:] = self.rubbish
-
-    def target(self) -> Any:
-        """Return where MPI may write."""
-        return self.buffer.like(self.landed)
-
-    def land(self, size: int | None = None) -> None:
-        """Write what has come, `size` bytes or all; what lies behind it is as it was."""
-        if _Calls.late and not (self._head == self.rubbish).all():
-            raise MisuseError(f"{self.what}: the buffer was written before it was received")
-        self._head[:] = self._before
-        self.buffer.bytes[:size] = self.landed.reshape(-1).view(np.uint8)[:size]
-
-
-class Operation:
-    """Something begun: `go` hands it to MPI. `way`: operations of one way go in order; None for those without any.
-    `calls`: how many calls of MPI later."""
-
-    def __init__(self, way: Any) -> None:
-        self.way = way
-        self.calls = _Calls.draw.choice(DELAYS) if _Calls.late else 0
-
-    def go(self) -> None:
-        raise NotImplementedError
+        MPI.Win, Calls.late, Buffer.largest = before, late, None
 
 
 class Request(Operation):
@@ -213,9 +76,9 @@ class Request(Operation):
         self._request: Any = None
         self._status = MPI.Status()
         self._arrived = self._done = False
-        self._looks = _Calls.draw.choice((0, 0, 1, 2)) if _Calls.late else 0
+        self._looks = Calls.draw.choice((0, 0, 1, 2)) if Calls.late else 0
         Request.open.append(self)
-        _Calls.add(self)
+        Calls.add(self)
 
     def go(self) -> None:
         """Hand it to MPI."""
@@ -240,27 +103,27 @@ class Request(Operation):
         return True
 
     def Test(self) -> bool:
-        _Calls.enter()
+        Calls.enter()
         return self.complete()
 
     def Wait(self) -> bool:
-        _Calls.enter_blocking()
+        Calls.enter_blocking()
         while not self.complete():
             pass
         return True
 
     def Free(self) -> None:
         """Let it complete on its own."""
-        _Calls.enter()
-        if self in _Calls.waiting:
-            _Calls.waiting.remove(self)
+        Calls.enter()
+        if self in Calls.waiting:
+            Calls.waiting.remove(self)
             self.go()
         self._request.Free()
         Request.open.remove(self)
 
     @classmethod
     def Testall(cls, requests: Sequence[Request]) -> bool:
-        _Calls.enter()
+        Calls.enter()
         return all([request.complete() for request in requests])
 
     @classmethod
@@ -275,7 +138,7 @@ class Message:
         self._comm, self._message = comm, message
 
     def Irecv(self, buffer: Any) -> Request:
-        _Calls.enter()
+        Calls.enter()
         received = Received(buffer, "Irecv of a message found")
         request = self._message.Irecv(received.target())
         return Request(self._comm, None, lambda *_: request, None, received, received.what)
@@ -288,29 +151,29 @@ class Comm(MPI.Intracomm):
         return (self.handle, *parts)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        _Calls.enter()
+        Calls.enter()
         what = f"Isend to {dest} with tag {tag}"
-        send = super().Issend if _Calls.late and _Calls.draw.random() < 0.5 else super().Isend
+        send = super().Issend if Calls.late and Calls.draw.random() < 0.5 else super().Isend
         return Request(self, self._way(dest, tag), lambda s, _: send(s.read(), dest, tag), Sent(buf, what), None, what)
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> Request:
-        _Calls.enter()
+        Calls.enter()
         what = f"Irecv from {source} with tag {tag}"
         received = Received(buf, what)
         request = super().Irecv(received.target(), source, tag)
         return Request(self, None, lambda *_: request, None, received, what)
 
     def Improbe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> Message | None:
-        _Calls.enter()
+        Calls.enter()
         message = super().Improbe(source, tag, status)
         return None if message is None else Message(self, message)
 
     def Iprobe(self, *arguments: Any, **named: Any) -> bool:
-        _Calls.enter()
+        Calls.enter()
         return super().Iprobe(*arguments, **named)
 
     def _collective(self, name: str, sendbuf: Any, recvbuf: Any, **named: Any) -> Request:
-        _Calls.enter()
+        Calls.enter()
         begin = getattr(super(), name)
         sent = None if sendbuf is None or sendbuf is MPI.IN_PLACE else Sent(sendbuf, name)
         received = None if recvbuf is None else Received(recvbuf, name, adds=sent is None)
@@ -330,19 +193,19 @@ class Comm(MPI.Intracomm):
         return self._collective("Iallreduce", sendbuf, recvbuf, op=op)
 
     def Ibarrier(self) -> Request:
-        _Calls.enter()
+        Calls.enter()
         begin = super().Ibarrier
         return Request(self, self._way("collective"), lambda *_: begin(), None, None, "Ibarrier")
 
     def Ibcast(self, buf: Any, root: int = 0) -> Request:
-        _Calls.enter()
+        Calls.enter()
         begin, way = super().Ibcast, self._way("collective")
         if self.Get_rank() == root:
             return Request(self, way, lambda s, _: begin(s.read(), root), Sent(buf, "Ibcast"), None, "Ibcast")
         return Request(self, way, lambda _, r: begin(r.target(), root), None, Received(buf, "Ibcast"), "Ibcast")
 
     def Free(self) -> None:
-        _Calls.enter_blocking()
+        Calls.enter_blocking()
         if left := [request.what for request in Request.open if request.comm == self.handle]:
             raise MisuseError(f"{self.Get_name()} is freed with requests that nobody has completed: {left}")
         super().Free()
@@ -350,7 +213,7 @@ class Comm(MPI.Intracomm):
 
 def _blocking(name: str) -> Callable[..., Any]:
     def call(self: Comm, *arguments: Any, **named: Any) -> Any:
-        _Calls.enter_blocking()
+        Calls.enter_blocking()
         if name == "send":
             Buffer(pickle.dumps(arguments[0]))
         elif name[0].isupper():
@@ -360,7 +223,7 @@ def _blocking(name: str) -> Callable[..., Any]:
         result = getattr(super(Comm, self), name)(*arguments, **named)
         if isinstance(result, MPI.Intracomm) and result != MPI.COMM_NULL:
             result = Comm(result)
-        _Calls.pause()
+        Calls.pause()
         return result
 
     return call
@@ -378,18 +241,93 @@ class Access(Operation):
 
     def __init__(self, window: Win, target: int, land: Callable[[], None]) -> None:
         super().__init__(None)
+        if Calls.late and Calls.draw.random() < 0.5:
+            self.calls = UNTIL_FLUSHED
         self.window, self.target, self._land = window.handle, target, land
-        _Calls.add(self)
+        Calls.add(self)
 
     def go(self) -> None:
         self._land()
 
 
-class Win(MPI.Win):
-    """A window whose Puts and Gets are late."""
+class Memory:
+    """This rank's memory of a window as its loads find it, `seen`: what others have put there shows at a Sync.
+
+    Memory in words is polled: of what has come, some words show at every call of MPI. The rank itself writes before it
+    first meets others, or opens the window, only: then they find what it wrote.
+    """
+
+    def __init__(self, real: np.ndarray, polled: bool, opened: bool) -> None:
+        self.real, self.seen = real, real.copy()
+        self._words = [memory.view(np.int64) for memory in (self.real, self.seen)] if polled else None
+        self._handed_over = opened
+        Calls.memories.append(self)
+
+    def hand_over(self) -> None:
+        """Let others find what this rank has written, once."""
+        if not self._handed_over:
+            self.real[:] = self.seen
+            self._handed_over = True
+
+    def show_some(self) -> None:
+        """Show some words of what has come."""
+        if self._words is not None and self._handed_over:
+            come, seen = self._words
+            for word in np.flatnonzero(come != seen).tolist():
+                if Calls.draw.random() < 0.5:
+                    seen[word] = come[word]
+
+    def show(self) -> None:
+        """Show all that has come."""
+        if self._handed_over:
+            self.seen[:] = self.real
+
+
+PlainWin = MPI.Win
+
+
+class Win(PlainWin):
+    """A window whose Puts and Gets are late, and seen late."""
+
+    memory: Memory | None = None
+    opened = False
+
+    @classmethod
+    def Allocate(cls, size: int, unit: int, comm: Comm) -> Win:
+        return cls._allocated(super().Allocate, size, unit, comm)
+
+    @classmethod
+    def Allocate_shared(cls, size: int, unit: int, comm: Comm) -> Win:
+        return cls._allocated(super().Allocate_shared, size, unit, comm)
+
+    @staticmethod
+    def _allocated(allocate: Callable[..., Win], size: int, unit: int, comm: Comm) -> Win:
+        Calls.enter_blocking()
+        window = allocate(size, unit, comm=comm)
+        if Calls.late:
+            if size:
+                memory = np.frombuffer(PlainWin.tomemory(window), np.uint8)
+                memory[: None if size <= LARGEST_RUBBISH_WINDOW else MOST_RUBBISH] = Calls.draw.choice(RUBBISH)
+            comm.Barrier()
+        Calls.linger()
+        return window
+
+    def tomemory(self) -> Any:
+        real = super().tomemory()
+        if not Calls.late or not len(real):
+            return real
+        if self.memory is None:
+            polled = self.Get_attr(MPI.WIN_DISP_UNIT) == 8
+            self.memory = Memory(np.frombuffer(real, np.uint8), polled, self.opened)
+        return self.memory.seen
+
+    def Lock_all(self, assertion: int = 0) -> None:
+        Calls.enter_blocking()
+        super().Lock_all(assertion)
+        self.opened = True
 
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        _Calls.enter()
+        Calls.enter()
         put, flush = super().Put, super().Flush
         sent = Sent(origin, f"Put to {target_rank}")
         del origin
@@ -401,7 +339,7 @@ class Win(MPI.Win):
         Access(self, target_rank, land)
 
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        _Calls.enter()
+        Calls.enter()
         get, flush = super().Get, super().Flush
         received = Received(origin, f"Get from {target_rank}")
         del origin
@@ -416,30 +354,33 @@ class Win(MPI.Win):
     def _land(self, target: int | None) -> None:
         """Land, in any order, what is on its way in this window to `target`, or to all."""
         mine = [
-            o
-            for o in _Calls.waiting
-            if isinstance(o, Access) and o.window == self.handle and target in (None, o.target)
+            o for o in Calls.waiting if isinstance(o, Access) and o.window == self.handle and target in (None, o.target)
         ]
-        _Calls.waiting[:] = [o for o in _Calls.waiting if o not in mine]
-        _Calls.draw.shuffle(mine)
+        Calls.waiting[:] = [o for o in Calls.waiting if o not in mine]
+        Calls.draw.shuffle(mine)
         for access in mine:
             access.go()
 
     def Flush(self, rank: int) -> None:
-        _Calls.enter()
+        Calls.enter()
         self._land(rank)
         super().Flush(rank)
-        _Calls.pause()
+        Calls.pause()
 
     def Unlock_all(self) -> None:
-        _Calls.enter_blocking()
+        Calls.enter_blocking()
         self._land(None)
         super().Unlock_all()
 
     def Sync(self) -> None:
-        _Calls.enter()
+        Calls.enter()
         super().Sync()
+        if self.memory is not None:
+            self.memory.show()
 
     def Free(self) -> None:
-        _Calls.enter_blocking()
+        Calls.enter_blocking()
+        if self.memory is not None:
+            Calls.memories.remove(self.memory)
+            self.memory = None
         super().Free()

@@ -43,6 +43,11 @@ class Storm:
         time.sleep(self._draw.random() * longest)
         self._asleep += time.monotonic() - now
 
+    def linger(self) -> None:
+        """Sleep, or not, where it happens rarely, and others may run far ahead."""
+        if self._draw.random() < 0.5:
+            time.sleep(self._draw.random() * 20e-3)
+
 
 def install(storm: Storm) -> None:
     """Let this process pause at its moments. Local; before any sum is made."""
