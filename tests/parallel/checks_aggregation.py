@@ -1,6 +1,7 @@
 """Local aggregation: nodes of unequal size that sum their rows before they push them, against the replica."""
 
 import itertools
+import time
 from dataclasses import replace
 from unittest import mock
 
@@ -11,6 +12,7 @@ from hybridmpi import optim
 from hybridmpi.errors import UsageError
 from hybridmpi.planning.traffic import aggregate, node_messages, push_rows, row_ids
 from hybridmpi.sparse import node_sum
+from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.wire import HEADER_BYTES, PIECE_BYTES
 
@@ -115,6 +117,33 @@ def check_nodes_owners_partitions_and_rounds(comm):
         specs.append(replace(spec("parts", 53, 3, partition, optim.Adagrad(0.1)), homes=homes))
         exact = name != "interleaved"
         on_world(comm, servers, lambda w, s=specs, b=slot, e=exact: train(w, s, 5, e, b), nodes_of_ranks=nodes)
+
+
+def check_steps_back_to_back(comm):
+    """Nobody pulls in between, and owners take their time: no rank lays rows out before all have sent the last ones."""
+    progress, until = Server.progress, {}
+
+    def late(self):
+        if (self._push_sent != self._pushes).any():
+            until.setdefault(self.applied, time.perf_counter() + 0.05)
+        return time.perf_counter() > until.get(self.applied, 0) and progress(self)
+
+    def main(world):
+        specs = [spec("t", 200, 6, "cyclic", optim.Adagrad(0.1)), spec("sum", 90, 1, "block", optim.SGD(0.1))]
+        service, replica = Service.open(world, specs, slot_bytes=512, aggregate="always"), Replica(specs)
+        for step in range(4):
+            contributions = contributions_of(specs, len(world.clients), step)
+            weight, gradients = contributions[world.compute.Get_rank()]
+            service.client.push(gradients, weight)
+            replica.step(step + 1, by_node(world, specs, contributions))
+        for table, (s, expected) in enumerate(zip(specs, replica.values, strict=True)):
+            assert np.allclose(service.client.pull(table, np.arange(s.rows)), expected, rtol=1e-5, atol=1e-5)
+        service.close()
+
+    for nodes, servers in itertools.product(("one", "pairs", "interleaved"), server_counts(comm)):
+        until.clear()
+        with mock.patch.object(Server, "progress", late):
+            on_world(comm, servers, main, nodes_of_ranks=NODES[nodes])
 
 
 def check_the_same_bits_twice(comm):

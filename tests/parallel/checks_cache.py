@@ -325,6 +325,22 @@ def check_a_batch_read_ahead_is_not_lost(comm):
         assert plain == ahead and (plain is None or len(plain) == 6)
 
 
+def check_another_batch_than_was_foreseen(comm):
+    """What was asked for ahead is of no use then; the step reads what its own batch wants, and nothing else."""
+
+    def main(world):
+        sparse = hm.SparseOptions(prefetch=True, pull_path="message")
+        trainer = hm.Trainer(world, Foreseeing(), RULES[1], sparse=sparse)
+        first, foreseen, other = (((np.arange(5) + start) % 20, np.ones(5)) for start in (0, 5, 10))
+        assert trainer.train_step(first, foreseen).rows["ahead"] == 5
+        assert trainer.train_step(other).rows["wanted"] == 5
+        assert trainer.train_step(foreseen, other).rows["wanted"] == 5
+        assert trainer.train_step(other).rows["wanted"] == 5
+
+    for servers in server_counts(comm):
+        hm.run(main, servers=servers, comm=comm)
+
+
 def check_ranks_without_batches(comm):
     """Some have fewer than others, one has none."""
 

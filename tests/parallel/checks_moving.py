@@ -1,7 +1,9 @@
 """Rows that move between owners, or from owners to replicas and back, in a running job: same state, same bits."""
 
 import itertools
+import time
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 from checks_sparse import SEED, Replica, on_world, server_counts, spec
@@ -10,6 +12,7 @@ from hybridmpi import optim
 from hybridmpi.errors import UsageError
 from hybridmpi.sparse.moving import move
 from hybridmpi.sparse.partition import Partition
+from hybridmpi.sparse.server import Server
 from hybridmpi.sparse.service import Service
 from hybridmpi.sparse.transfers import Layout
 from hybridmpi.traffic import Traffic
@@ -95,6 +98,36 @@ def check_training_goes_on_as_if_nothing_moved(comm):
 def check_between_nodes(comm):
     for servers in server_counts(comm):
         on_world(comm, servers, lambda world: train_and_move(world, "auto", 99), nodes_of_ranks=lambda rank: rank)
+
+
+def check_owners_and_readers_that_are_late(comm):
+    """Owners have yet to take a step in when its rows are to move; and one rank still reads where they lie."""
+    progress, until = Server.progress, {}
+
+    def late(self):
+        if (self._push_sent != self._pushes).any():
+            until.setdefault(self.applied, time.perf_counter() + 0.1)
+        return time.perf_counter() > until.get(self.applied, 0) and progress(self)
+
+    def main(world):
+        old = spec("t", 30, 2, "cyclic", optim.Adagrad(0.1))
+        service, oracle = Service.open(world, [old], "message"), Replica([old])
+        ids, ones, clients = np.arange(0, 30, 2), np.ones((15, 2), np.float32), len(world.clients)
+        for step, partition in enumerate(("block", "cyclic", "block")):
+            service.client.push([(0, ids, ones)], 1.0)
+            oracle.step(step + 1, [(1.0, [(0, ids, ones)])] * clients)
+            if step == 1:
+                if world.rank == world.clients[-1]:
+                    time.sleep(0.3)
+                assert np.array_equal(service.client.pull(0, ids), oracle.values[0][ids])
+            service.relayout(0, replace(old, partition=partition))
+        assert np.array_equal(service.client.pull(0, np.arange(30)), oracle.values[0])
+        service.close()
+
+    for servers in server_counts(comm):
+        until.clear()
+        with mock.patch.object(Server, "progress", late):
+            on_world(comm, servers, main)
 
 
 def check_a_table_becomes_a_replica_and_returns(comm):

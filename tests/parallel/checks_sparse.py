@@ -1,6 +1,7 @@
 """Tables on owners against a replica that every rank keeps: pulls, pushes, every path, partition and optimiser."""
 
 import itertools
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -242,6 +243,22 @@ def check_commands_and_their_errors(comm):
         else:
             raise AssertionError("an unknown command was carried out")
         assert len(service.call("statistics")) == len(world.owners)
+        service.close()
+
+    for servers in server_counts(comm):
+        on_world(comm, servers, main)
+
+
+def check_commands_come_after_what_was_pushed(comm):
+    """One rank pushes late, and others are at the command before: every owner has applied the step first."""
+
+    def main(world):
+        service = Service.open(world, [spec("t", 10, 2, "block", optim.SGD(0.1))])
+        for late in world.clients:
+            if world.rank == late:
+                time.sleep(0.1)
+            service.client.push([(0, np.arange(10), np.ones((10, 2), np.float32))], 1.0)
+            assert sum(touched for (touched,) in service.call("touched")) == 10
         service.close()
 
     for servers in server_counts(comm):
