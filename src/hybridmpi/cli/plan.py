@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,18 +90,19 @@ def _predict(options: argparse.Namespace) -> int:
     from hybridmpi.planning.rates import measure_rates
     from hybridmpi.planning.report import Outlook
     from hybridmpi.training.job import read_job
-    from hybridmpi.training.outlook import plan_job
+    from hybridmpi.training.outlook import plan_job, require_drawable
 
     job = read_job(options.job, options.overrides)
     gbps = 1.0 if options.link_gbps is None else options.link_gbps
-    if not gbps > 0:
-        raise UsageError(f"--link-gbps {gbps}: expected a number above 0")
+    if not 0 < gbps < math.inf:
+        raise UsageError(f"--link-gbps {gbps}: expected a number above 0, and below infinity")
     rates = measure_rates() if options.measure else {}
     if options.cores is not None:
         rates["cores"] = options.cores
     compute, servers = places(
         1 if options.nodes is None else options.nodes, options.ranks, options.servers, job.world.servers
     )
+    require_drawable(sum(compute))
     machine = Machine.calibrated(compute, servers, link_rate=PAYLOAD * gbps * 1e9 / 8, **rates)
     workload = with_alphas(plan_job(job, machine, options.measure), options.alpha)
     local, together = rows_together(machine, job.sparse.aggregate, job.training.staleness)
@@ -144,9 +147,9 @@ def places(
         chosen = assign_servers(node_of, wanted)
     except LaunchError as error:
         raise UsageError(f"--ranks {ranks}: {error}") from error
-    on = [node_of[rank] for rank in chosen]
-    holding = tuple(on.count(node) for node in range(nodes))
-    return tuple(node_of.count(node) - holding[node] for node in range(nodes)), holding
+    holding = Counter(node_of[rank] for rank in chosen)
+    there = Counter(node_of)
+    return tuple(there[node] - holding[node] for node in range(nodes)), tuple(holding[node] for node in range(nodes))
 
 
 def with_alphas(workload: Any, alphas: Sequence[str]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -64,7 +65,7 @@ class PairBatches:
         """Return the batch at `position` >= 0: a function of the position alone. Local."""
         epoch, number = divmod(position, self.batches_per_epoch)
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, self._order_of(epoch)
+            self._epoch, self._order = epoch, _order_of(self._pairs, self.sentences, self._seed, epoch)
         return self._batch(self._order[number], position)
 
     def __iter__(self) -> Iterator[PairBatch]:
@@ -78,26 +79,30 @@ class PairBatches:
 
         For evaluation. The number of batches is the same on every rank.
         """
-        order = self._by_length(np.arange(len(self._pairs)))
+        order = _by_length(self._pairs, np.arange(len(self._pairs)))
         for position, first in enumerate(range(0, len(order), self.sentences)):
             yield self._batch(order[first : first + self.sentences], position)
-
-    def _order_of(self, epoch: int) -> np.ndarray:
-        """Return the pairs of each batch of an epoch, int64 [batches, sentences]."""
-        random = np.random.default_rng([self._seed, epoch])
-        order = self._by_length(random.permutation(len(self._pairs)))
-        # What does not fill a batch is left out here and there, not always among the longest.
-        order = np.delete(order, random.choice(len(order), len(order) % self.sentences, replace=False))
-        batches = order.reshape(self.batches_per_epoch, self.sentences)
-        return batches[random.permutation(self.batches_per_epoch)]
-
-    def _by_length(self, order: np.ndarray) -> np.ndarray:
-        lengths = [side.lengths[order] for side in (self._pairs.source, self._pairs.target)]
-        return order[np.lexsort(lengths)]  # by target, then by source, else as they came
 
     def _batch(self, pairs: np.ndarray, position: int) -> PairBatch:
         mine = pairs[self._rank :: self._ranks]
         return PairBatch(*self._pairs.source.padded(mine), *self._pairs.target.padded(mine), mine, position)
+
+
+@lru_cache(maxsize=1)  # the same for all ranks, which a plan reads in one process
+def _order_of(pairs: Pairs, sentences: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the pairs of each batch of an epoch, int64 [batches, sentences]."""
+    random = np.random.default_rng([seed, epoch])
+    order = _by_length(pairs, random.permutation(len(pairs)))
+    # What does not fill a batch is left out here and there, not always among the longest.
+    order = np.delete(order, random.choice(len(order), len(order) % sentences, replace=False))
+    batches = order.reshape(-1, sentences)
+    return batches[random.permutation(len(batches))]
+
+
+def _by_length(pairs: Pairs, order: np.ndarray) -> np.ndarray:
+    """Return `order` sorted by the lengths of the pairs."""
+    lengths = [side.lengths[order] for side in (pairs.source, pairs.target)]
+    return order[np.lexsort(lengths)]  # by target, then by source, else as they came
 
 
 @checks_arguments

@@ -45,7 +45,7 @@ class Sentences:
         return words, lengths
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
     """Sentence i of `target` is the translation of sentence i of `source`."""
 

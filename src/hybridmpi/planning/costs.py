@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
 from hybridmpi.errors import UsageError
-from hybridmpi.planning.machine import Machine
+from hybridmpi.planning.machine import Machine, NodeKinds
 from hybridmpi.planning.modes import Way
 from hybridmpi.planning.traffic import aggregate, pulled_together
 from hybridmpi.planning.workload import Dense, Sparse, Touched
@@ -59,12 +60,12 @@ def rows_together(machine: Machine, aggregate: Aggregate, staleness: float = 0) 
 class Load:
     """What one phase asks of the machine; several parameters add theirs up.
 
-    Bytes: `out[n]`, `into[n]` on node n's link, `within[n]` in its shared memory; `owner_in[o]`, `owner_out[o]` of the
-    first two that are owner o's; `counted`: a compute rank's by category (traffic.py), mean over the ranks. Seconds of
-    work, alone on a core: `rank_work`, of the busiest rank, and `owner_work[o]`; of messages to other nodes, in which
-    the sender waits for the receiver's MPI: `rank_sends`, `owner_sends[o]`. `turns`: messages that are waited for one
-    after another. `summed`: bytes of dense arrays that every rank has its part of. `asked[n, o]`: requests of node n to
-    owner o that ask for rows of all tables.
+    Of a node of kind n (machine.kinds), bytes: `out[n]`, `into[n]` on its link, `within[n]` in its shared memory;
+    `owner_in[o]`, `owner_out[o]` of the first two that are owner o's; `counted`: a compute rank's by category
+    (traffic.py), mean over the ranks. Seconds of work, alone on a core: `rank_work`, of the busiest rank, and
+    `owner_work[o]`; of messages to other nodes, in which the sender waits for the receiver's MPI: `rank_sends`,
+    `owner_sends[o]`. `turns`: messages that are waited for one after another. `summed`: bytes of dense arrays that
+    every rank has its part of. `asked[n, o]`: requests of such a node to owner o that ask for rows of all tables.
     """
 
     out: np.ndarray
@@ -84,8 +85,9 @@ class Load:
     @classmethod
     def none(cls, machine: Machine) -> Load:
         """Return no load. Local."""
-        nodes, owners = (lambda: np.zeros(machine.nodes)), (lambda: np.zeros(machine.owners))
-        asked = np.zeros((machine.nodes, machine.owners))
+        kinds = len(machine.kinds.node)
+        nodes, owners = (lambda: np.zeros(kinds)), (lambda: np.zeros(machine.owners))
+        asked = np.zeros((kinds, machine.owners))
         return cls(nodes(), nodes(), nodes(), owners(), owners(), owners(), owners(), asked)
 
 
@@ -135,16 +137,15 @@ def add_step(cost: Cost, machine: Machine, served: bool, transport: Transport, c
     senders = _writers(machine, transport.local)
     load = cost["push"]
     _spread(load, machine, senders * float(HEADER_BYTES), "control")
-    clients = np.array(machine.compute)
-    near_by = np.arange(machine.nodes)[:, None] == machine.owner_nodes
-    far, here = (np.where(where, senders, 0.0).sum(axis=1) / np.maximum(clients, 1) for where in (~near_by, near_by))
+    kinds, clients = machine.kinds, np.maximum(machine.kinds.compute, 1)
+    far, here = _there(senders, kinds) / clients, _here(senders, kinds) / clients
     load.rank_sends += float(far.max()) * machine.message_seconds
     load.rank_work += float(here.max()) * machine.near_message_seconds
     # The message comes, the owner sees it; the new version comes, the rank sees it: that takes half of what a message
     # does, for every rank.
     load.turns += 1
     cost["server"].turns += 1
-    near = clients[machine.owner_nodes]
+    near = np.array(machine.compute)[machine.owner_nodes]
     cost["server"].owner_sends += (machine.ranks - near) / 2 * machine.message_seconds
     cost["server"].owner_work += near / 2 * machine.near_message_seconds
     if clip:
@@ -161,7 +162,7 @@ def as_table(parameter: Dense, machine: Machine) -> tuple[Sparse, Touched]:
     rows = parameter.shape[0] if len(parameter.shape) > 1 else 1
     dim = max(1, parameter.bytes // np.dtype(parameter.dtype).itemsize // max(rows, 1))
     table = Sparse(parameter.name, rows, dim, parameter.dtype, parameter.slots, (), "block")
-    held = np.array([table.map(machine.owners).count_of(owner) for owner in range(machine.owners)], np.float64)
+    held = table.map(machine.owners).counts.astype(np.float64)
     everything = tuple(float(rows) if n else 0.0 for n in machine.compute)
     return table, Touched(rows, everything, rows, tuple((held / rows).tolist()), tuple(held.tolist()))
 
@@ -170,15 +171,13 @@ def as_table(parameter: Dense, machine: Machine) -> tuple[Sparse, Touched]:
 
 
 def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:
-    clients = np.array(machine.compute, np.float64)
+    kinds, clients = machine.kinds, machine.kinds.compute
     rows = touched.rank * np.array(touched.at_owner)
     wire = table.row_bytes * BYTES_ON_WIRE[transport.row_wire]
-    home = machine.owner_nodes
-    far = np.arange(machine.nodes)[:, None] != home
-    near = np.where(far, 0.0, rows).sum(axis=1)  # rows of a client on node n that are there
+    near = _here(rows, kinds)  # rows of a client on a node that are there
     wanted = rows.sum() - near
-    load.within += clients * near * table.row_bytes
-    pulled = np.where(far, _rows_of_nodes(touched, machine, transport.together)[:, None] * touched.at_owner, 0.0)
+    load.within += clients * _at_homes(rows, machine) * table.row_bytes
+    pulled = np.outer(_rows_of_nodes(touched, machine, transport.together), touched.at_owner)  # were all owners far
     # Who wants no row of a table asks nobody for it: of few rows there are not more requests than rows.
     asked = np.minimum(_writers(machine, transport.together, elsewhere=True), pulled)
     requests = asked
@@ -186,35 +185,37 @@ def _pull(load: Load, table: Sparse, touched: Touched, machine: Machine, transpo
         joined = np.where(clients > 1, asked.T, 0.0).T
         requests = asked - np.minimum(joined, load.asked)
         load.asked = np.maximum(joined, load.asked)
-    load.turns += 2 * bool(requests.any())
+    load.turns += 2 * bool(_there(requests, kinds).any())
     control = asked * PIECE_HEAD + requests * REQUEST_HEAD
     replies, requests_bytes = pulled * wire + requests * REPLY_HEAD, pulled * ID_BYTES + control
-    load.owner_out += replies.sum(axis=0)
-    load.owner_in += requests_bytes.sum(axis=0)
-    load.out += np.bincount(home, weights=replies.sum(axis=0), minlength=machine.nodes)
-    load.into += np.bincount(home, weights=requests_bytes.sum(axis=0), minlength=machine.nodes)
-    load.into += replies.sum(axis=1)
-    load.out += requests_bytes.sum(axis=1)
+    answered, heard = _all(replies, kinds), _all(requests_bytes, kinds)
+    load.owner_out += answered
+    load.owner_in += heard
+    load.out += _at_homes(answered, machine) + _there(requests_bytes, kinds)
+    load.into += _at_homes(heard, machine) + _there(replies, kinds)
     busy = clients > 0
-    each = np.divide(1.0, clients, out=np.zeros(machine.nodes), where=busy)
+    each = np.divide(1.0, clients, out=np.zeros(len(clients)), where=busy)
     load.rank_work += float(
         (
             near * table.row_bytes / machine.gather_rate
             # Out of the slot, and to its place; what was pulled together is read once more from there.
-            + pulled.sum(axis=1) * each * table.row_bytes / machine.memory_rate
+            + _there(pulled, kinds) * each * table.row_bytes / machine.memory_rate
             + (wanted * table.row_bytes / machine.gather_rate if transport.together else 0.0)
         )[busy].max()
     )
-    load.rank_sends += float((requests.sum(axis=1) * each).max()) * machine.message_seconds
-    load.owner_sends += requests.sum(axis=0) * machine.message_seconds
-    load.owner_work += pulled.sum(axis=0) * table.row_bytes / machine.gather_rate
-    load.counted["pull_rows"] += float((clients * near).sum() * table.row_bytes + pulled.sum() * wire) / machine.ranks
-    load.counted["pull_ids"] += float(pulled.sum()) * ID_BYTES / machine.ranks
-    load.counted["control"] += float(control.sum() + requests.sum() * REPLY_HEAD) / machine.ranks
+    asking, came = _all(requests, kinds), _all(pulled, kinds)
+    load.rank_sends += float((_there(requests, kinds) * each).max()) * machine.message_seconds
+    load.owner_sends += asking * machine.message_seconds
+    load.owner_work += came * table.row_bytes / machine.gather_rate
+    nearby = float((kinds.count * clients * near).sum())
+    load.counted["pull_rows"] += (nearby * table.row_bytes + float(came.sum()) * wire) / machine.ranks
+    load.counted["pull_ids"] += float(came.sum()) * ID_BYTES / machine.ranks
+    load.counted["control"] += float(_all(control, kinds).sum() + asking.sum() * REPLY_HEAD) / machine.ranks
     if transport.together:
-        laid_out = np.where(clients > 1, pulled_together(clients * wanted, pulled.sum(axis=1), table.row_bytes), 0.0)
+        laid_out = pulled_together(clients * wanted, _there(pulled, kinds), table.row_bytes)
+        laid_out = np.where(clients > 1, laid_out, 0.0)
         load.within += laid_out
-        load.counted["aggregate"] += float(laid_out.sum()) / machine.ranks
+        load.counted["aggregate"] += float((kinds.count * laid_out).sum()) / machine.ranks
 
 
 def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:
@@ -223,19 +224,18 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
     senders, share = _writers(machine, transport.local), np.array(touched.at_owner)
     if transport.local:
         local = cost["local"]
-        for node, ranks in enumerate(machine.compute):
-            if ranks > 1:
-                laid_out = ranks * aggregate(touched.rank / max(table.rows, 1), table.bytes, table.rows)
-                local.within[node] += laid_out
-                local.counted["aggregate"] += laid_out / machine.ranks
+        ranks = machine.kinds.compute
+        laid_out = ranks * aggregate(touched.rank / max(table.rows, 1), table.bytes, table.rows) * (ranks > 1)
+        local.within += laid_out
+        local.counted["aggregate"] += float((machine.kinds.count * laid_out).sum()) / machine.ranks
         most = max(machine.compute)
         if most > 1:
             # The ranks of a node share the rows out: each sums a part of them.
             local.rank_work += _aggregate(touched.rank, table, machine)
             local.rank_work += touched.rank * table.row_bytes / machine.memory_rate
             local.turns = 1  # of all tables together
-    clients = np.array(machine.compute, np.float64)
-    each = np.divide(sent, clients, out=np.zeros(machine.nodes), where=clients > 0)  # rows that a rank sends
+    clients = machine.kinds.compute
+    each = np.divide(sent, clients, out=np.zeros(len(clients)), where=clients > 0)  # rows that a rank sends
     _spread(load, machine, np.outer(sent, share * ID_BYTES), "push_ids")
     _spread(load, machine, np.outer(sent, share * table.row_bytes), "push_rows", wire / table.row_bytes)
     _spread(load, machine, np.minimum(senders, np.outer(sent, share)) * PIECE_BYTES, "control")
@@ -243,42 +243,68 @@ def _push(cost: Cost, table: Sparse, touched: Touched, machine: Machine, transpo
 
 
 def _serve(load: Load, table: Sparse, touched: Touched, machine: Machine, transport: Transport) -> None:
-    came = _rows_of_nodes(touched, machine, transport.local).sum() * np.array(touched.at_owner)
+    came = (machine.kinds.count * _rows_of_nodes(touched, machine, transport.local)).sum() * np.array(touched.at_owner)
     unique = np.array(touched.all_at_owner)
     load.owner_work += _aggregate(came, table, machine)
     load.owner_work += unique * table.row_bytes * (1 + table.slots) * machine.update_byte
 
 
 def _rows_of_nodes(touched: Touched, machine: Machine, together: bool) -> np.ndarray:
-    """Return the rows that each node's ranks pull from owners elsewhere, or push, float64 [nodes]: each row once if
-    they do it `together`."""
+    """Return the rows that the ranks of a node of each kind pull from owners elsewhere, or push, float64 [kinds]: each
+    row once if they do it `together`."""
     if together:
-        return np.array(touched.nodes, np.float64)
-    return np.array(machine.compute, np.float64) * touched.rank
+        return machine.kinds.mean(np.array(touched.nodes, np.float64))
+    return machine.kinds.compute * touched.rank
 
 
+@lru_cache(maxsize=8)
 def _writers(machine: Machine, together: bool, elsewhere: bool = False) -> np.ndarray:
-    """Return how many ranks of each node write to each owner, float64 [nodes, owners]. If they do it `together`, they
-    divide the owners, all or those `elsewhere`, on other nodes."""
-    writers = np.repeat(np.array(machine.compute, np.float64)[:, None], machine.owners, axis=1)
+    """Return how many ranks of a node of each kind write to each owner, float64 [kinds, owners]. If they do it
+    `together`, they divide the owners, all or those `elsewhere`, on other nodes."""
+    kinds = machine.kinds
+    writers = np.repeat(kinds.compute[:, None], machine.owners, axis=1)
     if together:
-        for node, ranks in enumerate(machine.compute):
-            owners = np.flatnonzero(machine.owner_nodes != node) if elsewhere else np.arange(machine.owners)
-            if ranks:
-                writers[node, owners] = [sharers_of(place, len(owners), ranks) for place in range(len(owners))]
+        for kind, ranks in enumerate(kinds.compute.astype(int)):
+            owners = np.flatnonzero(kinds.is_far[kind]) if elsewhere else np.arange(machine.owners)
+            if ranks and len(owners):
+                writers[kind] = ranks / len(owners)  # its own owners, which other nodes of its kind ask
+                writers[kind, owners] = sharers_of(np.arange(len(owners)), len(owners), ranks)
+    writers.flags.writeable = False
     return writers
 
 
 def _spread(load: Load, machine: Machine, size: np.ndarray, category: str, on_wire: float = 1.0) -> None:
-    """Add `size[n, o]` bytes from node n to owner o, for all n and o; `on_wire` times that between nodes."""
-    home = machine.owner_nodes
-    near = np.arange(machine.nodes)[:, None] == home
-    within, far = np.where(near, size, 0.0), np.where(near, 0.0, size) * on_wire
-    load.owner_in += far.sum(axis=0)
-    load.into += np.bincount(home, weights=far.sum(axis=0), minlength=machine.nodes)
-    load.out += far.sum(axis=1)
-    load.within += within.sum(axis=1)
-    load.counted[category] += float(within.sum() + far.sum()) / machine.ranks
+    """Add `size[n, o]` bytes from a node of kind n to owner o, for all n and o; `on_wire` times that between nodes."""
+    kinds = machine.kinds
+    far, own = size * on_wire, size[kinds.of_node[machine.owner_nodes], np.arange(machine.owners)]
+    heard = _all(far, kinds)
+    load.owner_in += heard
+    load.into += _at_homes(heard, machine)
+    load.out += _there(far, kinds)
+    load.within += _at_homes(own, machine)
+    load.counted[category] += float(own.sum() + heard.sum()) / machine.ranks
+
+
+def _there(size: np.ndarray, kinds: NodeKinds) -> np.ndarray:
+    """Return the sums over the owners on other nodes of `size` [kinds, owners], of a node of each kind, float64
+    [kinds]."""
+    return (kinds.far * size).sum(axis=1) / kinds.count
+
+
+def _here(size: np.ndarray, kinds: NodeKinds) -> np.ndarray:
+    """Return the sums over the owners on the node itself of `size` [kinds, owners], of a node of each kind, float64
+    [kinds]."""
+    return ((kinds.count[:, None] - kinds.far) * size).sum(axis=1) / kinds.count
+
+
+def _all(size: np.ndarray, kinds: NodeKinds) -> np.ndarray:
+    """Return the sums over all nodes but the owner's own of `size` [kinds, owners], float64 [owners]."""
+    return (kinds.far * size).sum(axis=0)
+
+
+def _at_homes(at_owner: np.ndarray, machine: Machine) -> np.ndarray:
+    """Return what the owners of a node have together, of the node of each kind with most, float64 [kinds]."""
+    return machine.kinds.most(np.bincount(machine.owner_nodes, weights=at_owner, minlength=machine.nodes))
 
 
 def _aggregate(rows: np.ndarray | float, table: Sparse, machine: Machine) -> np.ndarray | float:
@@ -299,7 +325,7 @@ def _replica(cost: Cost, table: Sparse, touched: Touched, way: Way, machine: Mac
         load.summed += table.bytes
         load.counted["control"] += bits  # which rows anybody touched, by MPI's own sum
         return
-    load, clients = cost["allgather"], np.array(machine.compute, np.float64)
+    load, clients = cost["allgather"], machine.kinds.compute
     size = touched.rank * (ID_BYTES + table.row_bytes)
     # What MPI's all-gather does is its own affair; in a ring every node takes in what others have and hands it on.
     between = np.where(clients > 0, (machine.ranks - clients) * size, 0.0)

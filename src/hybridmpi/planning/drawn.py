@@ -94,7 +94,7 @@ def touched_rows(
         return largest if len(largest) == partition.rows else np.unique(np.concatenate(lists))
 
     def at_owners(ids: np.ndarray) -> np.ndarray:
-        return np.array([len(local) for _, local in partition.split(ids)], np.float64)
+        return np.bincount(partition.owner_of(ids), minlength=partition.owners).astype(np.float64)
 
     rank_rows, all_rows = 0.0, 0.0
     node_rows = np.zeros(len(nodes))
@@ -105,8 +105,7 @@ def touched_rows(
         rank_rows += sum(map(len, lists)) / len(lists)
         node_rows += [len(together(some, step)) if some else 0.0 for some in nodes]
         all_rows += len(united)
-        # One call for all ranks: some split by what is next to each other, so the rows must be in order.
-        held += at_owners(np.sort(np.concatenate(lists)))
+        held += at_owners(np.concatenate(lists))
         all_held += at_owners(united)
     count = len(steps)
     share = held / held.sum() if held.any() else np.full(partition.owners, 1 / partition.owners)

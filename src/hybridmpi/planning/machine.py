@@ -17,9 +17,36 @@ import numpy as np
 from hybridmpi.collectives.calibration import fit
 from hybridmpi.errors import UsageError
 
+# Up to so many nodes each is looked at by itself; of more, one for all that have as many ranks of each sort.
+EACH_NODE = 64
+
 # What of a link's rate sums of dense gradients have been measured to reach over TCP (docs/performance.md): headers of
 # frames take 4.4 %, the rest is time in which nothing is under way.
 PAYLOAD = 0.92
+
+
+@dataclass(frozen=True)
+class NodeKinds:
+    """Nodes that are looked at: one of each kind, `node[k]`, which stands for `count[k]` nodes; `of_node[n]`: a node's
+    kind. `compute[k]`: compute ranks of such a node, float64. For each kind and owner: `is_far[k, o]`, whether that
+    node reaches it over its link; `far[k, o]`, how many nodes of the kind do, float64."""
+
+    node: np.ndarray
+    count: np.ndarray
+    of_node: np.ndarray
+    compute: np.ndarray
+    is_far: np.ndarray
+    far: np.ndarray
+
+    def most(self, per_node: np.ndarray) -> np.ndarray:
+        """Return the largest of each kind's nodes, of numbers above 0. Local."""
+        found = np.zeros(len(self.node))
+        np.maximum.at(found, self.of_node, per_node)
+        return found
+
+    def mean(self, per_node: np.ndarray) -> np.ndarray:
+        """Return the mean over each kind's nodes. Local."""
+        return np.bincount(self.of_node, weights=per_node, minlength=len(self.node)) / self.count
 
 
 @dataclass(frozen=True)
@@ -121,6 +148,20 @@ class Machine:
     def owner_nodes(self) -> np.ndarray:
         """The node of each owner, in the order of their numbers, int64 [owners]."""
         return np.repeat(np.arange(self.nodes), self.compute if self.embedded else self.servers)
+
+    @cached_property
+    def kinds(self) -> NodeKinds:
+        """The nodes that the cost model looks at."""
+        ranks = np.array([self.compute, self.servers])
+        if self.nodes <= EACH_NODE:
+            node = of_node = np.arange(self.nodes)
+        else:
+            _, node, of_node = np.unique(ranks, axis=1, return_index=True, return_inverse=True)
+            of_node = of_node.reshape(-1)
+        count = np.bincount(of_node, minlength=len(node)).astype(np.float64)
+        own = of_node[self.owner_nodes] == np.arange(len(node))[:, None]
+        is_far = node[:, None] != self.owner_nodes
+        return NodeKinds(node, count, of_node, ranks[0, node].astype(np.float64), is_far, count[:, None] - own)
 
     @property
     def owners(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -115,17 +116,24 @@ def sum_seconds(nbytes: float, machine: Machine, transport: Transport) -> tuple[
         return "shared", 0.0, near
     on_wire = nbytes * BYTES_ON_WIRE[transport.dense_wire]
     link = Link(machine.latency, 1 / machine.link_rate)
-    network = Network([(0, node) for node in range(nodes)], {"supernode": link}, 1 / machine.memory_rate)
-    candidates = [name for name in ALGORITHMS if transport.algorithm == name] or ALGORITHMS
-    seconds = {name: FORMULAS[name](int(on_wire), network) for name in candidates}
+    return (*_fastest(int(on_wire), nodes, link, 1 / machine.memory_rate, transport.algorithm), near)
+
+
+@lru_cache(maxsize=1024)
+def _fastest(nbytes: int, nodes: int, link: Link, add: float, algorithm: str) -> tuple[str, float]:
+    """Return (the fastest algorithm between so many nodes, its seconds); `algorithm`: "auto", or that one. Many choices
+    sum as many bytes, and the formulas go through all pairs of nodes."""
+    network = Network([(0, node) for node in range(nodes)], {"supernode": link}, add)
+    candidates = [name for name in ALGORITHMS if algorithm == name] or ALGORITHMS
+    seconds = {name: FORMULAS[name](nbytes, network) for name in candidates}
     best = min(seconds, key=seconds.__getitem__)
-    return best, seconds[best], near
+    return best, seconds[best]
 
 
 def _add_sums(load: Load, machine: Machine, transport: Transport) -> None:
     """Add the bytes of the sums of dense arrays: each rank of a node sums a part of it over the nodes."""
-    clients, w = np.array(machine.compute, np.float64), load.summed
-    nodes = int(np.count_nonzero(clients))
+    clients, w = machine.kinds.compute, load.summed
+    nodes = int(np.count_nonzero(machine.compute))
     if not w:
         return
     algorithm, _, _ = sum_seconds(w, machine, transport)
@@ -134,7 +142,7 @@ def _add_sums(load: Load, machine: Machine, transport: Transport) -> None:
     load.within += near
     load.into += np.where(clients > 0, far, 0.0)
     load.out += np.where(clients > 0, far, 0.0)
-    load.counted["allreduce"] += float(near.sum() + far * nodes) / machine.ranks
+    load.counted["allreduce"] += float((machine.kinds.count * near).sum() + far * nodes) / machine.ranks
 
 
 class _Link:

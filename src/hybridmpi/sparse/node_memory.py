@@ -48,7 +48,7 @@ def shares_of(owners: int, ranks: int, rank: int) -> list[Share]:
     ]
 
 
-def sharers_of(owner: int, owners: int, ranks: int) -> int:
+def sharers_of(owner: int | np.ndarray, owners: int, ranks: int) -> int | np.ndarray:
     """Return how many ranks of a node divide an owner's rows. Local."""
     return ((owner + 1) * ranks - 1) // owners - owner * ranks // owners + 1
 

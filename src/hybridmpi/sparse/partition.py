@@ -90,6 +90,16 @@ class Partition:
         small, larger = divmod(self.rows, self.parts)
         return part * small + min(part, larger), 1, small + (part < larger)
 
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How many rows each owner holds, int64 [owners]."""
+        return np.array([self.count_of(owner) for owner in range(self.owners)], np.int64)
+
+    def owner_of(self, ids: np.ndarray) -> np.ndarray:
+        """Return the owner of each of `ids`, in any order, int64. Local."""
+        part = ids % self.parts if self.kind == "cyclic" else np.searchsorted(self._firsts, ids, side="right") - 1
+        return self._homes[part]
+
     def count_of(self, owner: int) -> int:
         """Return how many rows an owner holds. Local."""
         return sum(piece.count for piece in self.pieces[owner])
