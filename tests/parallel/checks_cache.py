@@ -434,3 +434,33 @@ def check_what_was_asked_ahead_is_taken_in_before_rows_move(comm):
         service.close()
 
     on_world(comm, 0, main, nodes_of_ranks=alone_on_its_node)
+
+
+def check_what_was_asked_ahead_is_forgotten_too(comm):
+    """Rows become others, of an older version, such as by a load: those that are still on their way are not used."""
+
+    def main(world):
+        table = replace(spec("t", 60, 8, "cyclic", optim.SGD(0.1)), clocks=True)
+        service = Service.open(world, [table], path="message", aggregate="never")
+        client, server, ids = service.client, service.server, np.arange(60)
+        reader = RowReader(client, [0])
+        for _ in range(3):
+            client.push([(0, ids, np.ones((60, 8), np.float32))], 1.0)
+        client.wait_for_version()
+        reader.begin({})
+        reader.ask({0: ids})
+        reader.end()
+        world.barrier()
+        server.applied = client.pushed = 0
+        for shard in server.shards:
+            shard.values[:] = 7
+            shard.replaced(0)
+        server.publish()
+        reader.forget()
+        world.barrier()
+        reader.begin({0: ids})
+        assert (reader.pull(0, ids) == 7).all()
+        reader.end()
+        service.close()
+
+    on_world(comm, 0, main, nodes_of_ranks=alone_on_its_node)

@@ -247,6 +247,17 @@ def check_shared_memory_sums(comm):
         reduce.close()
 
 
+def check_the_first_sum_of_new_memory(comm):
+    """Some ranks sum at once, while others have yet to make it ready."""
+    ranks, rank = comm.Get_size(), comm.Get_rank()
+    for size in (5, 500, 40_000) * 3:
+        shared = SharedMemory(comm)
+        private = contribution(rank, size, np.float32)
+        shared.allreduce(private)
+        assert np.array_equal(private, sum(contribution(r, size, np.float32) for r in range(ranks)))
+        shared.close()
+
+
 def check_many_at_once(comm):
     """Several buffers under way, started in the same order, finished in any: sums and bits as one after the other."""
     ranks, rank = comm.Get_size(), comm.Get_rank()
