@@ -57,6 +57,7 @@ class Board(RowMemory):
 
     def tell(self, standing: Standing) -> None:
         """Let every client know where this owner stands, after the rows that it speaks of."""
+        # A fence for memory that is weakly ordered: stores of x86 keep their order, and no test there can miss it.
         self._shared.Sync()
         self._words[:OWNERS_WORDS] = standing.slowest, standing.applied, standing.stop
 
