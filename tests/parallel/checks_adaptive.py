@@ -27,6 +27,7 @@ def train(comm, servers, adapt_every, measure=None, **options):
         # One that need not be measured whenever a table moves.
         dense = hm.DenseOptions(algorithm="ring" if len(world.clients) > 1 else "auto")
         trainer = hm.Trainer(world, Regression(ROWS, dim=DIM), RULE, clip=0.5, dense=dense, sparse=sparse)
+        assert trainer.adaptation._transport.algorithm == dense.algorithm, "it decides by another sum than it does"
         if measure is not None:
             trainer.adaptation.measure = measure
         rank, ranks = world.compute.Get_rank(), world.compute.Get_size()

@@ -100,7 +100,7 @@ def compare(world, size, together):
         )
     workload = Workload((), tuple(tables), touched, 0.0)
     expected = predict(
-        workload, dict.fromkeys(SIZES, "ps"), machine, Transport(summed, together=together)
+        workload, dict.fromkeys(SIZES, "ps"), machine, Transport(local=summed, together=together)
     ).bytes.counted
     exact = {"push_ids", "push_rows", "control"} | ({"pull_rows", "aggregate"} if not together else set())
     for category in exact:

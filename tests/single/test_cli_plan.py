@@ -28,6 +28,14 @@ def plan_json(capsys, *arguments):
     return json.loads(plan(capsys, *arguments, "--json"))
 
 
+def test_an_all_reduce_without_a_formula_is_said_to_be_replaced(capsys, job):
+    assert cli.main(["plan", job, "--nodes", "4", "--set", "allreduce.algorithm=mpi"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "all-reduce 'mpi' is not predicted here: sums take the time of the fastest of recursive_doubling, " in said
+    assert cli.main(["plan", job, "--nodes", "4", "--set", "allreduce.algorithm=ring"]) == 0
+    assert "is not predicted" not in capsys.readouterr().out
+
+
 def test_the_text_fits_a_terminal_and_names_everything(capsys, job):
     text = plan(capsys, job, "--nodes", "8")
     assert max(map(len, text.splitlines())) <= 100

@@ -120,8 +120,8 @@ def test_loads_equal_sums_over_all_pairs(compute, servers, local, wire):
     )
     table = Sparse("t", 500, 12)
     cost = no_cost(machine)
-    add_parameter(cost, table, "ps", touched, machine, Transport(local, wire, together=local))
-    add_step(cost, machine, True, Transport(local, wire, together=local))
+    add_parameter(cost, table, "ps", touched, machine, Transport(local=local, row_wire=wire, together=local))
+    add_step(cost, machine, True, Transport(local=local, row_wire=wire, together=local))
     expected = by_pairs(machine, touched, table, local, 0.5 if wire == "bfloat16" else 1.0)
     phases = [cost["pull"], cost["push"]]
     for link, there in zip(("into", "out", "within"), expected, strict=True):

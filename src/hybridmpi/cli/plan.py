@@ -10,6 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hybridmpi.cli.job import add_job
@@ -85,11 +86,13 @@ def _run_beside(options: argparse.Namespace) -> int:
 
 def _predict(options: argparse.Namespace) -> int:
     """Print the plan for the machine that the options describe."""
-    from hybridmpi.planning.costs import Transport, rows_together
+    from hybridmpi.planning.costs import rows_together
     from hybridmpi.planning.machine import PAYLOAD, Machine
     from hybridmpi.planning.rates import measure_rates
     from hybridmpi.planning.report import Outlook
+    from hybridmpi.training.adaptive import transport_of
     from hybridmpi.training.job import read_job
+    from hybridmpi.training.options import dense_options, sparse_options
     from hybridmpi.training.outlook import plan_job, require_drawable
 
     job = read_job(options.job, options.overrides)
@@ -108,8 +111,9 @@ def _predict(options: argparse.Namespace) -> int:
     local, together = rows_together(machine, job.sparse.aggregate, job.training.staleness)
     # Where rows are read in advance, every rank reads its own.
     together = together and not (job.sparse.prefetch or job.sparse.cache_rows)
-    wire = options.row_wire or job.sparse.wire
-    transport = Transport(local, wire, job.allreduce.wire, job.allreduce.algorithm, together)
+    transport = transport_of(sparse_options(job), dense_options(job), local, together)
+    if options.row_wire:
+        transport = replace(transport, row_wire=options.row_wire)
     outlook = Outlook(workload, machine, transport)
     if options.explain is not None:
         name = outlook.parameter(options.explain).name

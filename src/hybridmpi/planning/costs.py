@@ -33,7 +33,7 @@ PHASES = ("pull", "local", "push", "server", "allreduce", "allgather", "clip", "
 BYTES_ON_WIRE = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Transport:
     """How gradients travel. `local`: rows of a node's ranks are summed before they are pushed; `together`: what a
     node's ranks want of tables on other nodes is pulled once. Between nodes: `row_wire`, the form of rows to and from

@@ -15,7 +15,7 @@ from hybridmpi.planning.decide import Decision, decide, possible_ways, predict_m
 from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.modes import Mode, Way
 from hybridmpi.planning.plan import human
-from hybridmpi.planning.predict import Prediction, Seconds, predict
+from hybridmpi.planning.predict import ALGORITHMS, Prediction, Seconds, predict
 from hybridmpi.planning.workload import Dense, Sparse, Workload, table_balance
 from hybridmpi.wording import plural
 
@@ -112,6 +112,7 @@ class Outlook:
             f"{plural(machine.nodes, 'node')}, {plural(machine.ranks, 'compute rank')}, {owners}{link}; "
             f"{w.units:,.0f} {w.unit} a step",
             *self._together(),
+            *self._substituted(),
             "",
             *self._parameters(),
             "",
@@ -127,6 +128,16 @@ class Outlook:
             *(["pull together what they want of other nodes"] if self.transport.together else []),
         ]
         return wrapped(f"ranks of a node {' and '.join(done)}", indent=0) if done else []
+
+    def _substituted(self) -> list[str]:
+        """What is predicted in place of an all-reduce that has no formula between nodes of one kind."""
+        given = self.transport.algorithm
+        if given in ("auto", *ALGORITHMS) or self.machine.nodes == 1:
+            return []
+        text = (
+            f"all-reduce '{given}' is not predicted here: sums take the time of the fastest of {', '.join(ALGORITHMS)}"
+        )
+        return wrapped(text, indent=0)
 
     def _parameters(self) -> list[str]:
         head = ("parameter", "shape", "size", "alpha", "cross", "goes by", "bytes/rank", "bytes/server", "load")

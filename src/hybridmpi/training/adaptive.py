@@ -13,14 +13,25 @@ from hybridmpi.planning.machine import Machine
 from hybridmpi.planning.measured import measure_machine
 from hybridmpi.planning.modes import Way
 from hybridmpi.planning.workload import Sparse, Touched, Workload
+from hybridmpi.training.dense import DenseOptions
 from hybridmpi.training.sparsity import Sparsity
-from hybridmpi.training.tables import TableExchange
+from hybridmpi.training.tables import SparseOptions, TableExchange
 from hybridmpi.world import World
 
 # A rank that touches a smaller part of a table than this sends less to owners than the sum of the whole table takes,
 # whatever the links: two copies of alpha w each way against 2 (p - 1) / p w and more work. The machine is measured
 # only when some table has passed it.
 CERTAIN = 0.05
+
+
+def transport_of(sparse: SparseOptions, dense: DenseOptions, local: bool, together: bool) -> Transport:
+    """Return how gradients travel, for predictions of a run with these options. Local.
+
+    `local`: ranks of a node sum their rows before they push them; `together`: they pull together.
+    """
+    return Transport(
+        local=local, row_wire=sparse.wire, dense_wire=dense.wire, algorithm=dense.algorithm, together=together
+    )
 
 
 class Adaptation:

@@ -17,12 +17,11 @@ from hybridmpi.errors import OutOfStepError, UsageError
 from hybridmpi.field_types import Amount, Count, Natural, Seed, checks_arguments
 from hybridmpi.nn import Module
 from hybridmpi.optim import Optimizer
-from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.modes import Mode, ways_of
 from hybridmpi.planning.plan import Plan, make_plan
 from hybridmpi.sparse.partition import Homes, Kind, Parts
 from hybridmpi.sparse.service import Service
-from hybridmpi.training.adaptive import Adaptation
+from hybridmpi.training.adaptive import Adaptation, transport_of
 from hybridmpi.training.agreement import Report, Verdict, agree
 from hybridmpi.training.ahead import RowsAhead
 from hybridmpi.training.asynchronous import Asynchronous, Staleness, check_staleness
@@ -129,7 +128,7 @@ class Trainer:
                 self.sparsity,
                 movable,
                 optimizer,
-                Transport(self.exchange.aggregates, sparse.wire, dense.wire, together=self._rows.together),
+                transport_of(sparse, dense, self.exchange.aggregates, self._rows.together),
                 sparse.adapt_every,
             )
             self._asynchronous = Asynchronous(self) if staleness else None

@@ -8,7 +8,6 @@ from statistics import median
 import numpy as np
 
 from hybridmpi.planning.beside import PHASES, Comparison, Measured
-from hybridmpi.planning.costs import Transport
 from hybridmpi.planning.decide import possible_ways
 from hybridmpi.planning.drawn import touched_rows
 from hybridmpi.planning.machine import Machine
@@ -17,7 +16,9 @@ from hybridmpi.planning.modes import Mode
 from hybridmpi.planning.predict import Prediction
 from hybridmpi.planning.report import Outlook
 from hybridmpi.planning.workload import Dense, Sparse, Workload
+from hybridmpi.training.adaptive import transport_of
 from hybridmpi.training.job import Job
+from hybridmpi.training.options import dense_options, sparse_options
 from hybridmpi.training.run import Run
 from hybridmpi.training.trainer import StepResult, Trainer
 from hybridmpi.world import World
@@ -38,7 +39,7 @@ def try_modes(world: World, job: Job, steps: int, limit: float) -> Comparison:
     run = Run(world, job)
     machine = measure_machine(world)
     workload, (local, together) = _profile(run, machine, steps)
-    transport = Transport(local, job.sparse.wire, job.allreduce.wire, job.allreduce.algorithm, together)
+    transport = transport_of(sparse_options(job), dense_options(job), local, together)
 
     def decide() -> tuple[Outlook, dict[Mode, str]]:
         """Return the predictions, and why modes are left out."""
