@@ -130,6 +130,32 @@ def check_owners_and_readers_that_are_late(comm):
             on_world(comm, servers, main)
 
 
+def check_rows_that_change_places_at_their_owner(comm):
+    """None of them travels: who has heard of the move asks an owner that has yet to take the last step in."""
+    progress, until = Server.progress, {}
+
+    def late(self):
+        if (self._push_sent != self._pushes).any():
+            until.setdefault(self.applied, time.perf_counter() + 0.1)
+        return time.perf_counter() > until.get(self.applied, 0) and progress(self)
+
+    def main(world):
+        old = replace(spec("t", 30, 2, "block", optim.Adagrad(0.1)), homes=(0, 0))
+        service, oracle = Service.open(world, [old], "message"), Replica([old])
+        ids, ones = np.arange(0, 30, 2), np.ones((15, 2), np.float32)
+        for step, partition in enumerate(("cyclic", "block")):
+            service.client.push([(0, ids, ones)], 1.0)
+            oracle.step(step + 1, [(1.0, [(0, ids, ones)])] * len(world.clients))
+            assert service.relayout(0, replace(old, partition=partition)) == 0
+            assert np.array_equal(service.client.pull(0, np.arange(30)), oracle.values[0])
+        service.close()
+
+    for servers in server_counts(comm):
+        until.clear()
+        with mock.patch.object(Server, "progress", late):
+            on_world(comm, servers, main, nodes_of_ranks=lambda rank: rank)
+
+
 def check_a_table_becomes_a_replica_and_returns(comm):
     """Steps at owners, with a replica on every compute rank, and at owners again: values and state come along."""
 
