@@ -34,12 +34,12 @@ import numpy as np
 from hybridmpi.bench.allreduce_explain import explain
 from hybridmpi.bench.measure import alternate, at_least, machine, numbers, ratio, require, row, significant
 from hybridmpi.collectives import ALGORITHMS, WIRES, AllReduce, Group, discover, finish, wire_for
-from hybridmpi.collectives.group import MOST_ELEMENTS
 from hybridmpi.collectives.reducer import MPI, SHARED
 from hybridmpi.collectives.shared import room_for
 from hybridmpi.collectives.shared_buffer import SharedBuffer
 from hybridmpi.collectives.tuning import calibrate
 from hybridmpi.errors import UsageError
+from hybridmpi.large_counts import most_items
 from hybridmpi.paths import path_argument
 from hybridmpi.world import World
 
@@ -174,7 +174,7 @@ class _Sums:
         buffer, world = shared.mine, self.world
         if name == AUTO:
             return partial(self.reduce, buffer)
-        if name == MPI and buffer.size <= MOST_ELEMENTS:
+        if name == MPI and buffer.size <= most_items(buffer.itemsize):
             return partial(world.compute.Allreduce, world.mpi.IN_PLACE, buffer)
         if name in (MPI, SHARED):
             return self.reduce.call(shared, name)
